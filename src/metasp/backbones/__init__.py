@@ -1,0 +1,54 @@
+"""The networks by name, built and initialised from an explicit generator."""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from metasp.backbones.networks import MLP, ConvNet, ResNet18
+from metasp.errors import UserError, unknown
+
+__all__ = ["BACKBONES", "build", "default_width", "initialise"]
+
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "mlp": MLP,
+    "convnet": ConvNet,
+    "resnet18": ResNet18,
+}
+
+
+def default_width(name: str) -> int:
+    """The width a backbone has when none is asked for."""
+    if name not in BACKBONES:
+        raise unknown("backbone", name, BACKBONES)
+    return int(inspect.signature(BACKBONES[name]).parameters["width"].default)
+
+
+def build(
+    name: str, shape: Sequence[int], classes: int, width: int | None, generator: torch.Generator
+) -> nn.Module:
+    """A network for inputs of `shape` (without the batch axis), freshly initialised."""
+    width = width or default_width(name)
+    if name != "mlp" and len(shape) != 3:
+        raise UserError(f"backbone {name!r} needs images, and these inputs are rows: use mlp.")
+    if name != "mlp" and min(shape[1:]) < 4:
+        raise UserError(f"backbone {name!r} needs images of at least 4×4 pixels: use mlp.")
+    with torch.device("meta"):  # constructors would draw from the global random state
+        model = BACKBONES[name](shape, classes, width)
+    model.to_empty(device="cpu")
+    initialise(model, generator)
+    return model
+
+
+def initialise(model: nn.Module, generator: torch.Generator) -> None:
+    """PyTorch's default initialisation, drawn from the given generator."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
+            if module.bias is not None:
+                bound = 1 / math.sqrt(module.weight[0].numel())
+                nn.init.uniform_(module.bias, -bound, bound, generator=generator)
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()

@@ -1,0 +1,94 @@
+"""The networks: each has `features` and a linear `head` over all classes of the stream."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Two hidden layers of `width` units, for images and tables alike."""
+
+    def __init__(self, shape: Sequence[int], classes: int, width: int = 128) -> None:
+        super().__init__()
+        self.hidden = nn.ModuleList([nn.Linear(prod(shape), width), nn.Linear(width, width)])
+        self.head = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.hidden:
+            x = F.relu(layer(x))
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+class ConvNet(nn.Module):
+    """Three 3×3 convolutions with BatchNorm, halving the image twice, then a global mean."""
+
+    def __init__(self, shape: Sequence[int], classes: int, width: int = 16) -> None:
+        super().__init__()
+        channels = [shape[0], width, 2 * width, 4 * width]
+        self.convs = nn.ModuleList(
+            nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(channels)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(c) for c in channels[1:])
+        self.head = nn.Linear(channels[-1], classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        for index, (conv, norm) in enumerate(zip(self.convs, self.norms)):
+            x = F.relu(norm(conv(x)))
+            if index < 2:
+                x = F.max_pool2d(x, 2)
+        return x.mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions around a shortcut."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outer)
+        self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outer)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inner != outer:
+            self.shortcut.append(nn.Conv2d(inner, outer, 1, stride, bias=False))
+            self.shortcut.append(nn.BatchNorm2d(outer))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for small images: 3×3 stem, no max-pool; `width` channels in the first stage."""
+
+    def __init__(self, shape: Sequence[int], classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(shape[0], width, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        sizes = [width, width, 2 * width, 4 * width, 8 * width]
+        blocks: list[nn.Module] = []
+        for stage in range(4):
+            blocks.append(Block(sizes[stage], sizes[stage + 1], 1 if stage == 0 else 2))
+            blocks.append(Block(sizes[stage + 1], sizes[stage + 1], 1))
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(sizes[-1], classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.blocks(F.relu(self.norm(self.stem(x))))
+        return out.mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out

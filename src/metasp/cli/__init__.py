@@ -1,0 +1,81 @@
+"""The command line: one file per command, loaded only when it is called."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from metasp import __version__
+from metasp.errors import UserError
+
+COMMANDS = {
+    "run": "Train on a stream of tasks and store the run.",
+    "resume": "Continue a run that was stopped.",
+    "list": "List methods, benchmarks, backbones, selections or runs.",
+    "bench": "Measure speed as ratios on this machine.",
+}
+
+
+class Lazy(click.Group):
+    """A group whose commands are imported on first use, so that help is instant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"metasp.cli.{name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from metasp.errors import unknown
+
+            raise unknown("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="metasp")
+def app() -> None:
+    """Continual learning with example influence: which examples help a model remember, which
+    help it learn, and what its memory should keep."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; a user's mistake is one sentence and exit code 2."""
+    try:
+        code = app.main(args=arguments, prog_name="metasp", standalone_mode=False)
+    except UserError as error:
+        sys.exit(fail(str(error)))
+    except click.UsageError as error:
+        sys.exit(fail(f"{error.format_message().rstrip('.')}. {hint(error)}"))
+    except click.ClickException as error:
+        sys.exit(fail(error.format_message()))
+    except click.Abort:
+        sys.exit(fail("stopped.", 130))
+    except BrokenPipeError:
+        # The reader of our output went away (| head): not an error of the user's.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def hint(error: click.UsageError) -> str:
+    path = error.ctx.command_path if error.ctx else "metasp"
+    return f"See `{path} --help`."
+
+
+def fail(message: str, code: int = 2) -> int:
+    print(f"metasp: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,112 @@
+"""metasp list: what there is to choose from, and what has been run."""
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from metasp.cli.options import json_option, runs_option
+from metasp.errors import UserError, unknown
+
+Rows = list[dict[str, str]]
+
+EXAMPLES = """
+\b
+Examples:
+  metasp list methods
+  metasp list runs --runs runs --json
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("what")
+@runs_option
+@json_option
+def command(what: str, runs: Path, as_json: bool) -> None:
+    """List WHAT: methods, benchmarks, backbones, selections or runs."""
+    listings: dict[str, Callable[[], Rows]] = {
+        "methods": methods,
+        "benchmarks": benchmarks,
+        "backbones": backbones,
+        "selections": selections,
+        "runs": lambda: stored(runs),
+    }
+    if what not in listings:
+        raise unknown("list", what, listings)
+    rows = listings[what]()
+    if as_json:
+        print(json.dumps({what: rows}))
+        return
+    console = Console()
+    if not rows:
+        console.print(f"no {what} in {runs}")
+        return
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*row.values())
+    console.print(table)
+
+
+def methods() -> Rows:
+    from metasp.methods import METHODS
+
+    return [
+        {
+            "name": name,
+            "what": first_line(inspect.getmodule(kind)),
+            "memory": kind.selection or "none",
+            "settings": ", ".join(f"{f.name}={f.default}" for f in fields(kind.Settings)),
+        }
+        for name, kind in METHODS.items()
+    ]
+
+
+def benchmarks() -> Rows:
+    from metasp.benchmarks import BENCHMARKS
+
+    return [{"name": name} for name in BENCHMARKS]
+
+
+def backbones() -> Rows:
+    from metasp.backbones import BACKBONES, default_width
+
+    return [
+        {"name": name, "default width": str(default_width(name)), "what": first_line(kind)}
+        for name, kind in BACKBONES.items()
+    ]
+
+
+def selections() -> Rows:
+    from metasp.memory import SELECTIONS
+
+    return [
+        {"name": name, "decides at each": entry.at, "what": entry.help}
+        for name, entry in SELECTIONS.items()
+    ]
+
+
+def stored(runs: Path) -> Rows:
+    from metasp.store import runs_in
+
+    rows = []
+    for run in runs_in(runs):
+        try:
+            result = run.result()
+        except UserError as error:
+            rows.append({"run": run.path.name, "state": "damaged", "class-IL A_∞": str(error)})
+            continue
+        score = f"{100 * result['class_il']['A_inf']:.2f}" if result else ""
+        state = "finished" if result else "unfinished"
+        rows.append({"run": run.path.name, "state": state, "class-IL A_∞": score})
+    return rows
+
+
+def first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n")[0]

@@ -1,0 +1,117 @@
+"""Command-line flags made from settings dataclasses, so that each is written down once."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metasp.spec import RunSpec, field_types
+
+Command = Callable[..., Any]
+
+runs_option = click.option(
+    "--runs",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    envvar="METASP_RUNS",
+    show_default=True,
+    help="Folder that holds the runs.",
+)
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    envvar="METASP_DATA",
+    help="Folder that holds the data sets (METASP_DATA).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+checkpoint_option = click.option(
+    "--checkpoint-seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Store a checkpoint at least this often.",
+)
+
+
+class Numbers(click.ParamType[Any]):
+    """Whole numbers separated by commas."""
+
+    name = "N,N,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 10,20", param, ctx)
+
+
+def settings_options(owner: type, skip: Iterable[str] = ()) -> Callable[[Command], Command]:
+    """One optional flag for each field of a settings dataclass; absent means not given."""
+
+    def decorate(function: Command) -> Command:
+        for entry in reversed([f for f in fields(owner) if f.name not in set(skip)]):
+            function = field_option(owner, entry)(function)
+        return function
+
+    return decorate
+
+
+def field_option(owner: type, entry: "Field[Any]", note: str = "") -> Callable[[Command], Command]:
+    """The flag of one field."""
+    kinds = field_types(owner)[entry.name]
+    flag = f"--{entry.name.replace('_', '-')}"
+    about = entry.metadata
+    text = " ".join(
+        filter(None, [about.get("help", ""), allowed(entry), shown_default(entry), note])
+    )
+    if bool in kinds:
+        return click.option(f"{flag}/--no-{flag[2:]}", entry.name, default=None, help=text)
+    kind = next(
+        (kind for kind in (int, float, str) if kind in kinds), None
+    )  # a field of several kinds takes text and the dataclass decides
+    if kind is None or (str in kinds and len(set(kinds) - {type(None)}) > 1):
+        wanted: Any = Numbers() if str not in kinds else str
+        return click.option(flag, entry.name, type=wanted, default=None, help=text)
+    return click.option(flag, entry.name, type=kind, default=None, help=text)
+
+
+def allowed(entry: "Field[Any]") -> str:
+    choices = entry.metadata.get("choices")
+    return f"({' | '.join(choices)})" if choices else ""
+
+
+def shown_default(entry: "Field[Any]") -> str:
+    if entry.default is MISSING or entry.default is None:
+        return ""
+    value = {True: "on", False: "off"}.get(entry.default, entry.default)  # type: ignore[call-overload]
+    return f"[default: {value}]"
+
+
+def spec_options(function: Command) -> Command:
+    """The flags of a run: the spec's own, and those of every method's settings."""
+    from metasp.methods import METHODS
+
+    owners: dict[str, list[str]] = {}
+    sample: dict[str, tuple[type, Field[Any]]] = {}
+    for name, kind in METHODS.items():
+        for entry in fields(kind.Settings):
+            owners.setdefault(entry.name, []).append(name)
+            sample.setdefault(entry.name, (kind.Settings, entry))
+    for key in sorted(owners, reverse=True):
+        function = field_option(*sample[key], note=f"[{', '.join(owners[key])}]")(function)
+    return settings_options(RunSpec, skip=("settings", "data_digest"))(function)
+
+
+def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
+    """A spec from a TOML file (or the defaults) and the flags that override it."""
+    own = {entry.name for entry in fields(RunSpec)}
+    chosen = {key: value for key, value in given.items() if value is not None}
+    spec = RunSpec.from_toml(file) if file else RunSpec()
+    flags = {key: value for key, value in chosen.items() if key in own}
+    kept = spec.settings if flags.get("method", spec.method) == spec.method else {}
+    settings = {**kept, **{k: v for k, v in chosen.items() if k not in own}}
+    return spec.with_(**flags, settings=settings)

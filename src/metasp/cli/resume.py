@@ -1,0 +1,32 @@
+"""metasp resume: continue a run that was stopped."""
+
+from pathlib import Path
+
+import click
+
+from metasp.cli.options import checkpoint_option, data_option, json_option
+from metasp.cli.run import execute
+from metasp.errors import UserError
+from metasp.experiment import prepare
+from metasp.store import RunDir
+
+EXAMPLES = """
+\b
+Examples:
+  metasp resume runs/split-digits-er-m200-s1231-0123456789ab
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("run", type=click.Path(path_type=Path))
+@data_option
+@checkpoint_option
+@json_option
+def command(run: Path, data: Path | None, checkpoint_seconds: float, as_json: bool) -> int:
+    """Continue a run from its last checkpoint. It ends with the same bits as if it had never
+    been stopped."""
+    if not (run / "spec.toml").is_file():
+        raise UserError(f"{run} is not a run: it has no spec.toml; see `metasp list runs`.")
+    run = run.resolve()
+    spec = RunDir(run).spec()
+    return execute(prepare(spec, run.parent, data, checkpoint_seconds=checkpoint_seconds), as_json)

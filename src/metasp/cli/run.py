@@ -1,0 +1,93 @@
+"""metasp run: train on a stream of tasks and store the run."""
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from metasp.cli.options import (
+    checkpoint_option,
+    data_option,
+    json_option,
+    runs_option,
+    spec_from,
+    spec_options,
+)
+from metasp.cli.show import balance_table, duration, follow, score_table
+from metasp.experiment import Experiment, Interrupted, prepare
+
+EXAMPLES = """
+\b
+Examples:
+  metasp run
+  metasp run --method er --memory 100 --seed 1
+  metasp run --spec my.toml --epochs 20
+  metasp run --json > result.json
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--spec", "file", type=click.Path(path_type=Path), help="TOML file; flags override it."
+)
+@spec_options
+@runs_option
+@data_option
+@checkpoint_option
+@click.option("--force", is_flag=True, help="Run again even if the run is finished.")
+@json_option
+def command(
+    file: Path | None,
+    runs: Path,
+    data: Path | None,
+    checkpoint_seconds: float,
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Train on a stream of tasks and store the run. A run that is already finished is shown, one
+    that was stopped is continued."""
+    spec = spec_from(file, given)
+    experiment = prepare(spec, runs, data, checkpoint_seconds=checkpoint_seconds, force=force)
+    return execute(experiment, as_json)
+
+
+def execute(experiment: Experiment, as_json: bool) -> int:
+    """Make a run happen (or find it done) and show what came out."""
+    console = Console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
+    where = experiment.directory.path
+    if experiment.finished:
+        console.print(f"already finished: {where} (run again with --force)", highlight=False)
+    else:
+        experiment.stop = stop_on_signal()
+        try:
+            follow(experiment.events(), experiment, console)
+        except Interrupted:
+            print(f"stopped; continue with: metasp resume {where}", file=sys.stderr)
+            return 130
+    result = experiment.directory.result() or {}
+    if as_json:
+        print(json.dumps({"run": str(where), **result}))
+    else:
+        console.print(score_table(result), balance_table(result))
+        took = duration(result["seconds"]["total"])
+        console.print(f"trained in {took}; stored in {where}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def stop_on_signal() -> Any:
+    """A question that answers yes after the first Ctrl-C or SIGTERM; the second one kills."""
+    asked = threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        asked.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+    return asked.is_set

@@ -1,0 +1,129 @@
+"""What a person sees of a run: one bar with a true ETA, a row per task, the scores."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from metasp.events import Evaluated, Event, StepTaken
+
+
+class Remaining(Protocol):
+    """What is still to do: steps and nominal cost by kind of phase."""
+
+    def remaining(self) -> Mapping[str, tuple[int, float]]: ...
+
+
+class Clock:
+    """Seconds left, from the steps left of each kind and the measured time of each kind. A kind
+    not met yet is taken at its nominal cost relative to those met."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.spent: dict[str, list[float]] = {}
+
+    def saw(self, event: StepTaken) -> None:
+        entry = self.spent.setdefault(event.kind, [0.0, 0])
+        entry[0] += event.seconds
+        entry[1] += 1
+
+    def left(self, remaining: Mapping[str, tuple[int, float]]) -> float:
+        stepping = sum(seconds for seconds, _ in self.spent.values())
+        if not stepping:
+            return 0.0
+        nominal = sum(self.spent[k][1] * remaining[k][1] for k in self.spent if k in remaining)
+        unit = stepping / nominal if nominal else 0.0
+        elapsed = time.monotonic() - self.started
+        overhead = elapsed / stepping  # testing and storing come on top of the steps
+        seconds = 0.0
+        for kind, (steps, cost) in remaining.items():
+            total, count = self.spent.get(kind, (0.0, 0))
+            seconds += steps * (total / count if count else cost * unit)
+        return seconds * overhead
+
+
+def follow(events: Iterator[Event], run: Any, console: Console) -> None:
+    """Consume the events of an experiment, showing them as they come."""
+    tasks, clock = len(run.benchmark.tasks), Clock()
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[eta]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
+        line = bar.add_task("starting", total=1.0, eta="")
+        shown = 0.0
+        for event in events:
+            for warning in run.warnings:
+                console.print(f"[yellow]warning:[/] {warning}", highlight=False)
+            run.warnings.clear()
+            if isinstance(event, Evaluated) and not event.before:
+                console.print(task_row(event, tasks), highlight=False)
+            if not isinstance(event, StepTaken):
+                continue
+            clock.saw(event)
+            if console.is_terminal and (now := time.monotonic()) - shown > 0.2:
+                shown = now
+                left = clock.left(run.trainer.remaining())
+                spent = now - clock.started
+                bar.update(
+                    line,
+                    completed=spent / (spent + left) if spent + left else 0.0,
+                    description=f"task {event.task + 1}/{tasks} · {event.kind}",
+                    eta=f"{duration(left)} left",
+                )
+        bar.update(line, completed=1.0, description="done", eta="")
+
+
+def task_row(event: Evaluated, tasks: int) -> str:
+    def percent(values: tuple[float, ...]) -> str:
+        each = " ".join(f"{100 * value:5.1f}" for value in values)
+        return f"[bold]{100 * sum(values) / len(values):5.1f}[/] ({each})"
+
+    return (
+        f"after task {event.task + 1}/{tasks}  class-IL {percent(event.class_il)}  "
+        f"task-IL {percent(event.task_il)}"
+    )
+
+
+def score_table(result: Mapping[str, Any]) -> Table:
+    """A_1, A_∞, A_m and BWT of both scenarios, in percent."""
+    table = Table(title="scores, %", title_justify="left")
+    table.add_column("scenario")
+    for name in ("A_1", "A_∞", "A_m", "BWT"):
+        table.add_column(name, justify="right")
+    for scenario, words in (("class_il", "class-IL"), ("task_il", "task-IL")):
+        entry = result[scenario]
+        cells = [entry[key] for key in ("A_1", "A_inf", "A_m", "BWT")]
+        table.add_row(words, *("–" if c is None else f"{100 * c:.2f}" for c in cells))
+    return table
+
+
+def balance_table(result: Mapping[str, Any]) -> Table:
+    """Stability (mean over the old tasks) and Plasticity of each task, in percent."""
+    table = Table(title="Stability and Plasticity per task, %", title_justify="left")
+    table.add_column("task")
+    for words in ("class-IL S", "class-IL P", "task-IL S", "task-IL P"):
+        table.add_column(words, justify="right")
+    for task in range(len(result["class_il"]["P"])):
+        cells = []
+        for scenario in ("class_il", "task_il"):
+            changes = result[scenario]["S"][task]
+            cells.append(f"{100 * sum(changes) / len(changes):.1f}" if changes else "–")
+            cells.append(f"{100 * result[scenario]['P'][task]:.1f}")
+        table.add_row(str(task + 1), *cells)
+    return table
+
+
+def duration(seconds: float) -> str:
+    """1:02:03, 2:03 or 3 s."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,121 @@
+"""From a complete spec and its benchmark to a trainer that stands at the start."""
+
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from metasp.backbones import build, default_width
+from metasp.benchmarks import Benchmark
+from metasp.engine.trainer import LearningRate, Trainer
+from metasp.errors import UserError, unknown
+from metasp.memory import Memory, selection
+from metasp.methods import method as method_named
+from metasp.methods.learner import Learner, Plan
+from metasp.methods.method import Method, Settings
+from metasp.spec import RunSpec
+from metasp.types import Streams
+
+
+def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
+    """Fill in every default that the benchmark, method or backbone owns, and check what only
+    they can check. Completing twice changes nothing."""
+    kind = method_named(spec.method)
+    source = benchmark.source
+    if spec.data_digest not in (None, source.digest):
+        raise UserError(
+            f"the data of {spec.benchmark} is not what this run was started with (digest "
+            f"{source.digest}, expected {spec.data_digest}): point --data to the same data."
+        )
+    done = spec.with_(
+        data_digest=source.digest,
+        tasks=len(benchmark.tasks),
+        lr=spec.lr if spec.lr is not None else kind.lr,
+        selection=spec.selection or kind.selection,
+        rehearse_last=spec.rehearse_last or spec.epochs,
+        width=spec.width or default_width(spec.backbone),
+        device=str(choose_device(spec.device)),
+        settings=asdict(method_settings(spec.method, spec.settings)),
+    )
+    if done.selection is not None:
+        selection(done.selection)
+    if kind.selection is not None and done.memory < source.classes:
+        raise UserError(
+            f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
+            f"it: give --memory {source.classes} or more, or use a method without memory."
+        )
+    return done
+
+
+def method_settings(name: str, values: dict[str, Any] | Any) -> Settings:
+    """A method's settings from plain values, or one sentence about what is wrong."""
+    kind = method_named(name).Settings
+    known = [entry.name for entry in fields(kind)]
+    for key in values:
+        if key not in known:
+            if not known:
+                raise UserError(f"method {name!r} has no settings of its own, so no {key!r}.")
+            raise unknown(f"setting of method {name!r}", key, known)
+    return kind(**values)
+
+
+def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
+    """Model, optimizer, memory and method of a complete spec."""
+    streams = Streams(spec.seed)
+    device = torch.device(spec.device)
+    source = benchmark.source
+    model = build(spec.backbone, source.shape, source.classes, spec.width, streams["model"])
+    model.to(device)
+    if spec.compile:
+        model.compile()
+    lr = spec.lr or 0.0
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=lr, momentum=spec.momentum, weight_decay=spec.weight_decay
+    )
+    kind: type[Method] = method_named(spec.method)
+    learner = Learner(
+        model=model,
+        optimizer=optimizer,
+        loss_fn=partial(F.cross_entropy, reduction="none"),
+        memory=Memory(spec.memory),
+        selection=selection(spec.selection or "reservoir"),
+        transform=benchmark.transform,
+        streams=streams,
+        plan=Plan(
+            epochs=spec.epochs,
+            batch_size=spec.batch_size,
+            memory_batch=spec.memory_batch,
+            rehearse_last=spec.rehearse_last or spec.epochs,
+            tasks=len(benchmark.tasks),
+        ),
+        device=device,
+        augment=spec.augment,
+        augment_memory=spec.augment_memory,
+        bf16=spec.precision == "bf16",
+    )
+    method = kind(learner, method_settings(spec.method, spec.settings))
+    return Trainer(
+        learner, method, benchmark.tasks, LearningRate(lr, spec.lr_drop_at, spec.lr_drop)
+    )
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device asked for, or the best there is."""
+    if wanted == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise UserError(f"unknown device {wanted!r}: use auto, cpu, cuda, cuda:N or mps.") from None
+    usable = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not usable.get(device.type, False):
+        raise UserError(f"this machine has no usable {device.type} device: use --device auto.")
+    return device

@@ -1,0 +1,190 @@
+"""The engine owns time: tasks, phases, epochs and steps, in one visible loop."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metasp.engine.evaluate import evaluate
+from metasp.errors import UserError
+from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished, TaskStarted
+from metasp.methods.learner import Learner
+from metasp.methods.method import Method, Phase, batch_bounds
+from metasp.types import Task
+
+
+class Diverged(UserError):
+    """Training left the finite numbers."""
+
+
+@dataclass
+class Position:
+    """Where in the run we stand: the next step to take."""
+
+    task: int = 0
+    phase: int = 0
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """Constant, or dropped by a factor at given epochs of each task."""
+
+    start: float
+    drop_at: tuple[int, ...] = ()
+    drop: float = 0.1
+
+    def at(self, epoch: int) -> float:
+        return self.start * self.drop ** sum(epoch >= mark for mark in self.drop_at)
+
+
+class Trainer:
+    """Walks a method through a stream of tasks, and can be stopped and restored at any step."""
+
+    def __init__(
+        self, learner: Learner, method: Method, tasks: list[Task], lr: LearningRate
+    ) -> None:
+        self.learner, self.method, self.tasks, self.lr = learner, method, tasks, lr
+        self.position = Position()
+        self.order = torch.zeros(0, dtype=torch.long)
+
+    def run(self) -> Iterator[Event]:
+        """Everything from the current position to the end. The state may be taken whenever a
+        StepTaken or TaskFinished has been yielded: it then says exactly what has happened."""
+        at = self.position
+        for task in self.tasks[at.task :]:
+            started, spent = time.monotonic(), at.seconds
+            if at == Position(task=at.task, seconds=spent):
+                yield from self._begin(task)
+            done_epochs = 0
+            for number, phase in enumerate(self.method.phases(task, self.tasks[: at.task + 1])):
+                if number >= at.phase:
+                    examples = phase.examples()
+                    for epoch in range(at.epoch, phase.epochs):
+                        self._set_lr(self.lr.at(done_epochs + epoch))
+                        if at.step == 0:
+                            self.order = self._shuffled(len(examples))
+                        bounds = batch_bounds(len(examples), phase.batch_size)
+                        for start, stop in bounds[at.step :]:
+                            new = examples.take(self.order[start:stop])
+                            taken = self._step(new, phase, done_epochs + epoch, task)
+                            at.step += 1
+                            at.seconds = spent + time.monotonic() - started
+                            yield taken
+                        at.epoch, at.step = epoch + 1, 0
+                    at.phase, at.epoch = number + 1, 0
+                done_epochs += phase.epochs
+            self.method.end_task(task)
+            yield self._test(task, before=False)
+            at.task, at.phase = task.index + 1, 0
+            at.seconds = spent + time.monotonic() - started
+            yield TaskFinished(task.index, self.learner.memory.table(), {})
+        yield RunFinished(len(self.tasks), at.seconds)
+
+    def remaining(self) -> dict[str, tuple[int, float]]:
+        """Steps still to take and their nominal cost, by kind of phase."""
+        at = self.position
+        left: dict[str, tuple[int, float]] = {}
+        for task in self.tasks[at.task :]:
+            for number, phase in enumerate(self.method.phases(task, self.tasks[: task.index + 1])):
+                steps = phase.steps
+                if (task.index, number) < (at.task, at.phase):
+                    steps = 0
+                elif (task.index, number) == (at.task, at.phase):
+                    steps -= steps // phase.epochs * at.epoch + at.step
+                left[phase.kind] = (left.get(phase.kind, (0, 0.0))[0] + steps, phase.cost)
+        return left
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything a run is made of, as tensors by name and plain numbers."""
+        learner = self.learner
+        buffers = learner.optimizer.state_dict()["state"]
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "model": learner.model.state_dict(),
+            "optimizer": {
+                f"{index}/{name}": value
+                for index, entry in buffers.items()
+                for name, value in entry.items()
+                if isinstance(value, Tensor)
+            },
+            "streams": learner.streams.state(),
+            "memory": learner.memory.state(),
+            "method": self.method.state(),
+            "engine": {"order": self.order},
+        }
+        if any(not p.isfinite().all() for p in learner.model.parameters()):
+            raise self._diverged("a weight of the network")
+        tensors = {
+            f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()
+        }
+        return tensors, asdict(self.position)
+
+    def restore(self, tensors: Mapping[str, Tensor], position: Mapping[str, Any]) -> None:
+        """Stand exactly where `state` was taken."""
+
+        def part(name: str) -> dict[str, Tensor]:
+            return {k[len(name) + 1 :]: t for k, t in tensors.items() if k.startswith(f"{name}/")}
+
+        self.learner.model.load_state_dict(part("model"))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in part("optimizer").items():
+            index, name = key.split("/")
+            state.setdefault(int(index), {})[name] = value
+        groups = self.learner.optimizer.state_dict()["param_groups"]
+        self.learner.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.learner.streams.restore(part("streams"))
+        self.learner.memory.restore(part("memory"))
+        self.method.restore(part("method"))
+        self.order = part("engine")["order"].clone()
+        self.position = Position(**position)
+
+    def _begin(self, task: Task) -> Iterator[Event]:
+        yield TaskStarted(task.index, task.classes, len(task.train))
+        yield self._test(task, before=True)
+        self.method.begin_task(task)
+
+    def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
+        began = time.perf_counter()
+        if phase.kind == "plain":
+            report = self.learner.update(self.learner.prepare(new))
+        else:
+            report = self.method.step(new, phase)
+        if epoch == 0:
+            self.method.remember(new, task)
+        lr = self.learner.optimizer.param_groups[0]["lr"]
+        at = self.position
+        if not math.isfinite(report.loss):
+            raise self._diverged("the loss")
+        seconds = round(time.perf_counter() - began, 6)
+        return StepTaken(
+            at.task, epoch, at.step, phase.kind, report.loss, lr, seconds, report.numbers
+        )
+
+    def _test(self, task: Task, before: bool) -> Evaluated:
+        """Test the tasks seen so far, or, before training, the one that is about to come."""
+        upto = self.tasks[: task.index + 1]
+        seen = sorted({label for other in upto for label in other.classes})
+        tested = [task] if before else upto
+        pairs = [evaluate(self.learner, other, seen) for other in tested]
+        class_il, task_il = zip(*pairs)
+        return Evaluated(task.index, before, tuple(t.index for t in tested), class_il, task_il)
+
+    def _shuffled(self, size: int) -> Tensor:
+        return torch.randperm(size, generator=self.learner.streams["order"])
+
+    def _set_lr(self, lr: float) -> None:
+        for group in self.learner.optimizer.param_groups:
+            group["lr"] = lr
+
+    def _diverged(self, what: str) -> Diverged:
+        at = self.position
+        return Diverged(
+            f"{what} became NaN or infinite at task {at.task + 1}, epoch {at.epoch + 1}, step "
+            f"{at.step + 1}: try a smaller --lr; the last checkpoint before it is kept."
+        )

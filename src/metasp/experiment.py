@@ -1,0 +1,122 @@
+"""Run one spec and store it: skip what is finished, resume what is not."""
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from metasp import __version__
+from metasp.benchmarks import Benchmark, load_benchmark
+from metasp.engine import Trainer, build_trainer
+from metasp.engine.build import complete
+from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
+from metasp.metrics import scores
+from metasp.spec import RunSpec
+from metasp.store import RunDir
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; a checkpoint is stored."""
+
+
+@dataclass
+class Experiment:
+    """A complete spec, its data and its directory. Iterate `events()` to make it happen."""
+
+    spec: RunSpec
+    benchmark: Benchmark
+    directory: RunDir
+    checkpoint_seconds: float = 60.0
+    force: bool = False
+    stop: Callable[[], bool] = lambda: False
+    warnings: list[str] = field(default_factory=list)
+    trainer: Trainer | None = None
+
+    @property
+    def finished(self) -> bool:
+        return not self.force and self.directory.finished
+
+    def events(self) -> Iterator[Event]:
+        """Train to the end from wherever the run stands, storing as it goes."""
+        torch.set_num_threads(self.spec.threads)
+        with self.directory.open(self.spec, fresh=self.force):
+            self.trainer = trainer = build_trainer(self.spec, self.benchmark)
+            self._resume(trainer)
+            saved = time.monotonic()
+            for event in trainer.run():
+                self.directory.append(event)
+                yield event
+                if isinstance(event, RunFinished):
+                    break
+                if not isinstance(event, StepTaken | TaskFinished):
+                    continue
+                stopping = self.stop()
+                due = time.monotonic() - saved >= self.checkpoint_seconds
+                if stopping or due or isinstance(event, TaskFinished):
+                    self._checkpoint(trainer)
+                    saved = time.monotonic()
+                if stopping:
+                    raise Interrupted
+            self.directory.finish(self._result())
+
+    def _resume(self, trainer: Trainer) -> None:
+        found, warnings = self.directory.latest()
+        self.warnings += warnings
+        if found is not None:
+            numbers = {k: v for k, v in found.numbers.items() if k != "log"}
+            trainer.restore({k: torch.from_numpy(v) for k, v in found.arrays.items()}, numbers)
+
+    def _checkpoint(self, trainer: Trainer) -> None:
+        tensors, numbers = trainer.state()
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        self.directory.checkpoint(arrays, numbers)
+
+    def _result(self) -> dict[str, Any]:
+        result = summarise(self.directory.events())
+        return {"spec": self.spec.as_dict(), **result, "environment": environment()}
+
+
+def prepare(spec: RunSpec, runs: Path, data: Path | None = None, **options: Any) -> Experiment:
+    """Load the data, complete the spec and name the directory; nothing is written yet."""
+    benchmark = load_benchmark(spec, data)
+    done = complete(spec, benchmark)
+    return Experiment(done, benchmark, RunDir(runs / done.name), **options)
+
+
+def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result of a run from its log: both scenarios' scores, and the time it took."""
+    tests = [e for e in events if e["event"] == Evaluated.__name__]
+    after = [e for e in tests if not e["before"]]
+    before = [e for e in tests if e["before"]]
+    width = len(after)
+    result: dict[str, Any] = {}
+    for scenario in ("class_il", "task_il"):
+        matrix = [[*e[scenario], *[None] * (width - len(e[scenario]))] for e in after]
+        start = [e[scenario][0] for e in before]
+        result[scenario] = {"matrix": matrix, "before": start, **asdict(scores(matrix, start))}
+    steps = [e for e in events if e["event"] == StepTaken.__name__]
+    kinds = sorted({e["kind"] for e in steps})
+    per_step = {k: float(np.median([e["seconds"] for e in steps if e["kind"] == k])) for k in kinds}
+    counts = {k: sum(e["kind"] == k for e in steps) for k in kinds}
+    total = next(e["seconds"] for e in events if e["event"] == RunFinished.__name__)
+    result["seconds"] = {"total": total, "per_step": per_step, "steps": counts}
+    return result
+
+
+def environment() -> dict[str, Any]:
+    """What the bits may depend on besides the spec."""
+    return {
+        "metasp": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }

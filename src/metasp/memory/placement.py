@@ -1,0 +1,22 @@
+"""A decision about the memory: which of the offered rows go into which slots."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Placement(NamedTuple):
+    """Row `chosen[i]` of what was offered goes into slot `slots[i]`; slots are all different."""
+
+    chosen: Tensor
+    slots: Tensor
+
+    @staticmethod
+    def of(pairs: list[tuple[int, int]]) -> "Placement":
+        """From (row, slot) decisions in order; a later one for the same slot overrides."""
+        last = {slot: row for row, slot in pairs}
+        return Placement(
+            torch.tensor(list(last.values()), dtype=torch.long),
+            torch.tensor(list(last.keys()), dtype=torch.long),
+        )

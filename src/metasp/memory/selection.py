@@ -1,0 +1,154 @@
+"""What the memory keeps. A selection looks at the memory and an offer and returns a placement."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from metasp.errors import unknown
+from metasp.memory.buffer import Memory
+from metasp.memory.placement import Placement
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
+
+    `points` gives rows to cluster (n, d) when asked; `influence` (n,) is NaN where unknown."""
+
+    labels: Tensor
+    ids: Tensor
+    task: int
+    tasks: int
+    points: Callable[[], Tensor] | None = None
+    influence: Tensor | None = None
+
+
+Decide = Callable[[Memory, Offer, torch.Generator], Placement]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A decision and its moment: after every step of a first epoch, or at a task's end."""
+
+    decide: Decide
+    at: str  # "step" | "task"
+    help: str
+
+
+def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """Every example ever offered has the same chance to be in memory."""
+    free = memory.empty.tolist()
+    pairs = []
+    for row in range(len(offer.ids)):
+        count = memory.offered + row
+        if free:
+            pairs.append((row, free.pop(0)))
+            continue
+        slot = int(torch.randint(0, count + 1, (1,), generator=generator))
+        if slot < memory.capacity:
+            pairs.append((row, slot))
+    return Placement.of(pairs)
+
+
+def ring(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """An equal share for each task of the stream; within it the newest replace the oldest."""
+    share = max(1, memory.capacity // max(offer.tasks, offer.task + 1))
+    tasks, entered = memory.tasks.tolist(), memory.entered.tolist()
+    pairs = []
+    for row in range(len(offer.ids)):
+        own = [slot for slot, task in enumerate(tasks) if task == offer.task]
+        if len(own) < share:
+            free = [slot for slot, task in enumerate(tasks) if task < 0]
+            candidates = free or _largest(tasks)
+        else:
+            candidates = own
+        slot = min(candidates, key=lambda slot: entered[slot])
+        tasks[slot], entered[slot] = offer.task, memory.written + row
+        pairs.append((row, slot))
+    return Placement.of(pairs)
+
+
+def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """GDumb's sampler: at most an equal share for each class met; the largest class gives way."""
+    occupied = memory.ids >= 0
+    held = [int(y) if used else -1 for y, used in zip(memory.labels, occupied)]
+    pairs = []
+    for row, label in enumerate(offer.labels.tolist()):
+        classes = {*held, label} - {-1}
+        if held.count(label) >= max(1, memory.capacity // len(classes)):
+            continue
+        free = [slot for slot, y in enumerate(held) if y < 0]
+        candidates = free[:1] or _largest(held)
+        slot = candidates[int(torch.randint(0, len(candidates), (1,), generator=generator))]
+        held[slot] = label
+        pairs.append((row, slot))
+    return Placement.of(pairs)
+
+
+def class_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """At a task's end: an equal share for each class seen, chosen at random."""
+    return _balanced(memory, memory.labels, offer, offer.labels, generator)
+
+
+def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """At a task's end: an equal share for each task seen, chosen at random."""
+    own = torch.full_like(offer.ids, offer.task)
+    return _balanced(memory, memory.tasks, offer, own, generator)
+
+
+def shares(capacity: int, available: Mapping[int, int]) -> dict[int, int]:
+    """Deal `capacity` evenly over groups, none getting more than it has; ±1 by group order."""
+    given = dict.fromkeys(available, 0)
+    left = capacity
+    while left and (open_ := [g for g in sorted(available) if given[g] < available[g]]):
+        each = max(1, left // len(open_))
+        for group in open_:
+            take = min(each, available[group] - given[group], left)
+            given[group] += take
+            left -= take
+    return given
+
+
+def _balanced(
+    memory: Memory, held: Tensor, offer: Offer, offered: Tensor, generator: torch.Generator
+) -> Placement:
+    """Keep a random equal share of each group out of what is held and offered together."""
+    fresh = torch.nonzero(~torch.isin(offer.ids, memory.ids[memory.occupied])).flatten()
+    pool = [(int(held[slot]), int(slot), -1) for slot in memory.occupied]
+    pool += [(int(offered[row]), -1, int(row)) for row in fresh]
+    pool = [pool[i] for i in torch.randperm(len(pool), generator=generator).tolist()]
+    groups = [group for group, _, _ in pool]
+    quota = shares(memory.capacity, {group: groups.count(group) for group in set(groups)})
+    chosen, dropped = [], memory.empty.tolist()
+    for group, slot, row in pool:
+        keep = quota[group] > 0
+        quota[group] -= keep
+        if row >= 0 and keep:
+            chosen.append(row)
+        elif row < 0 and not keep:
+            dropped.append(slot)
+    return Placement.of(list(zip(sorted(chosen), sorted(dropped))))
+
+
+def _largest(groups: list[int]) -> list[int]:
+    """Slots of the most frequent group, the lowest one on a tie."""
+    sizes = {group: groups.count(group) for group in set(groups) - {-1}}
+    most = min(sizes, key=lambda group: (-sizes[group], group))
+    return [slot for slot, group in enumerate(groups) if group == most]
+
+
+SELECTIONS: dict[str, Selection] = {
+    "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
+    "ring": Selection(ring, "step", "the newest of each task, an equal share each"),
+    "greedy": Selection(greedy, "step", "balanced over classes at every moment (GDumb)"),
+    "class-balanced": Selection(class_balanced, "task", "random, an equal share per class"),
+    "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
+}
+
+
+def selection(name: str) -> Selection:
+    if name not in SELECTIONS:
+        raise unknown("selection", name, SELECTIONS)
+    return SELECTIONS[name]

@@ -1,0 +1,19 @@
+"""The methods. METHODS is a dictionary you can read; adding one is one file and one line."""
+
+from metasp.errors import unknown
+from metasp.methods.er import ER
+from metasp.methods.finetune import Finetune
+from metasp.methods.joint import Joint
+from metasp.methods.method import Method
+
+METHODS: dict[str, type[Method]] = {
+    "finetune": Finetune,
+    "joint": Joint,
+    "er": ER,
+}
+
+
+def method(name: str) -> type[Method]:
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]

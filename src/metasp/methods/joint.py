@@ -1,0 +1,21 @@
+"""Joint training: every task trains on all data seen so far; the upper bound."""
+
+from collections.abc import Sequence
+from typing import final
+
+from metasp.methods.learner import Step
+from metasp.methods.method import Method, Phase
+from metasp.types import Batch, Examples, Task
+
+
+@final
+class Joint(Method):
+    selection = None
+
+    def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
+        plan = self.learner.plan
+        examples = Examples.join([task.train for task in seen])
+        return [Phase("joint", plan.epochs, plan.batch_size, len(examples), lambda: examples)]
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        return self.learner.update(self.learner.prepare(new))

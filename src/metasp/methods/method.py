@@ -1,0 +1,117 @@
+"""What a method is: phases of a task, a step, and what becomes of the memory."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from metasp.errors import UserError
+from metasp.memory import Offer
+from metasp.methods.learner import Learner, Step
+from metasp.spec import validate_field
+from metasp.types import Batch, Examples, State, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A method's own settings: frozen, validated, with the published defaults."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            validate_field(self, entry)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of epochs of one kind; `cost` is that of a step relative to a plain one."""
+
+    kind: str
+    epochs: int
+    batch_size: int
+    size: int
+    examples: Callable[[], Examples]
+    cost: float = 1.0
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * len(batch_bounds(self.size, self.batch_size))
+
+
+class Method(ABC):
+    """One paper, one file. A subclass is final and its `step` reads top to bottom."""
+
+    Settings: ClassVar[type[Settings]] = Settings
+    lr: ClassVar[float] = 0.1
+    selection: ClassVar[str | None] = "reservoir"  # None: keeps no memory
+
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        self.learner = learner
+        self.settings = settings
+
+    @abstractmethod
+    def step(self, new: Batch, phase: Phase) -> Step:
+        """Learn from a raw batch of the current task."""
+
+    def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
+        """How the task is trained; `seen` are the tasks up to and including it."""
+        return rehearsal_phases(self.learner, task.train)
+
+    def begin_task(self, task: Task) -> None:  # noqa: B027 - most methods need nothing here
+        """Called once before a task's first phase."""
+
+    def remember(self, new: Batch, task: Task) -> None:
+        """Offer a raw batch to the memory; called after each step of a task's first epoch."""
+        if self.selection is not None and self.learner.selection.at == "step":
+            offer_step(self.learner, new, task)
+
+    def end_task(self, task: Task) -> None:
+        """Called once after a task's last phase."""
+        if self.selection is not None and self.learner.selection.at == "task":
+            offer_task(self.learner, task)
+
+    def state(self) -> State:
+        """What must survive a kill, beyond what the learner holds."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise UserError("the checkpoint holds a state that this method does not have.")
+
+
+def rehearsal_phases(learner: Learner, examples: Examples) -> list[Phase]:
+    """Plain epochs first where the plan says so, then rehearsal."""
+    plan, size = learner.plan, len(examples)
+    plain, last = plan.epochs - plan.rehearse_last, plan.rehearse_last
+    cost = 1 + plan.memory_batch / plan.batch_size
+    phases = [
+        Phase("plain", plain, plan.batch_size, size, lambda: examples),
+        Phase("rehearse", last, plan.batch_size, size, lambda: examples, cost),
+    ]
+    return [phase for phase in phases if phase.epochs]
+
+
+def batch_bounds(size: int, batch_size: int) -> list[tuple[int, int]]:
+    """Cut `size` rows into batches; a single left-over row joins the batch before it, as
+    BatchNorm cannot train on one example."""
+    starts = list(range(0, size, batch_size))
+    if len(starts) > 1 and size - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], size]))
+
+
+def offer_step(learner: Learner, new: Batch, task: Task) -> None:
+    """Let the run's selection decide about a batch, and write what it decided."""
+    offer = Offer(new.labels.cpu(), new.ids, task.index, learner.plan.tasks)
+    placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
+    learner.memory.apply(placement, new, task.index)
+
+
+def offer_task(learner: Learner, task: Task) -> None:
+    """Let the run's selection decide about a whole task, and write what it decided."""
+    examples = task.train
+    offer = Offer(examples.labels.cpu(), examples.ids, task.index, learner.plan.tasks)
+    placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
+    learner.memory.write(placement.slots, examples.take(placement.chosen), task.index)
+    learner.memory.offered += len(examples)

@@ -1,0 +1,185 @@
+"""RunSpec: everything that changes a result, in one frozen value."""
+
+import hashlib
+import json
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from metasp.errors import UserError, unknown
+
+
+def setting(default: Any, help: str, *, least: float | None = None, most: float | None = None,
+            choices: tuple[str, ...] = (), flag: str = "") -> Any:  # fmt: skip
+    """A dataclass field that carries its help, its bounds and its choices."""
+    about = {"help": help, "least": least, "most": most, "choices": choices, "flag": flag}
+    if callable(default):
+        return field(default_factory=default, metadata=about)
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One run. None means "the benchmark's, method's or backbone's own default"; a stored spec
+    has none of those left, so a changed default can never change the meaning of an old file."""
+
+    benchmark: str = setting("split-digits", "Where the stream of tasks comes from.")
+    data_digest: str | None = setting(None, "Content digest of the data (filled in by the run).")
+    tasks: int | None = setting(None, "Number of tasks the classes are dealt to.", least=1)
+    class_order: str = setting(
+        "fixed", "Order in which classes appear.", choices=("fixed", "shuffled")
+    )
+    limit_per_class: int | None = setting(None, "Train examples per class at most.", least=1)
+    method: str = setting("er", "How to learn; see `metasp list methods`.")
+    settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
+    memory: int = setting(200, "Examples the memory may hold.", least=0)
+    selection: str | None = setting(None, "What the memory keeps; see `metasp list selections`.")
+    rehearse_last: int | None = setting(
+        None, "Rehearse only in the last N epochs of a task; plain fine-tuning before.", least=1
+    )
+    backbone: str = setting("convnet", "The network; see `metasp list backbones`.")
+    width: int | None = setting(None, "Channels (or units) of the first layer.", least=1)
+    epochs: int = setting(5, "Epochs per task.", least=1)
+    batch_size: int = setting(32, "New examples per step.", least=1)
+    memory_batch: int = setting(32, "Memory examples per step.", least=1)
+    lr: float | None = setting(None, "Learning rate of SGD.", least=0)
+    momentum: float = setting(0.0, "Momentum of SGD.", least=0, most=1)
+    weight_decay: float = setting(0.0, "Weight decay of SGD.", least=0)
+    lr_drop_at: tuple[int, ...] = setting(
+        tuple, "Epochs of each task at which the learning rate drops."
+    )
+    lr_drop: float = setting(0.1, "Factor of each drop.", least=0, most=1)
+    augment: bool = setting(True, "Augment new examples where the benchmark knows how.")
+    augment_memory: bool = setting(True, "Augment replayed examples likewise.")
+    precision: str = setting("fp32", "Arithmetic of the forward pass.", choices=("fp32", "bf16"))
+    compile: bool = setting(False, "Compile the model (torch.compile).")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps.")
+    threads: int = setting(2, "CPU threads; part of the spec as it changes last bits.", least=1)
+    seed: int = setting(1231, "Seed of every random stream.", least=0)
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            validate_field(self, entry)
+        if self.lr == 0:
+            raise UserError("lr must be greater than 0, for nothing would be learned.")
+        if self.rehearse_last is not None and self.rehearse_last > self.epochs:
+            raise UserError(
+                f"rehearse_last is {self.rehearse_last} but a task has only {self.epochs} epochs: "
+                "give at most that many."
+            )
+
+    @property
+    def digest(self) -> str:
+        """The first 12 hex digits of the SHA-256 of the content."""
+        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """The run's directory name: readable, ending in the digest."""
+        parts = (self.benchmark, self.method, f"m{self.memory}", f"s{self.seed}", self.digest)
+        return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.")[:60] for part in parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by name; what is None is left out."""
+        values = {key: plain(value) for key, value in asdict(self).items() if value is not None}
+        values["settings"] = {k: plain(v) for k, v in self.settings.items() if v is not None}
+        return values
+
+    def to_toml(self) -> str:
+        values = self.as_dict()
+        settings = values.pop("settings")
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        if settings:
+            lines += ["", "[settings]"]
+            lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "the spec") -> Self:
+        known = {entry.name for entry in fields(cls)}
+        for key in values:
+            if key not in known:
+                raise unknown(f"key in {source}", key, known)
+        if not isinstance(values.get("settings", {}), Mapping):
+            raise UserError(f"settings in {source} must be a table of the method's settings.")
+        return cls(**{key: frozen(value) for key, value in values.items()})
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        return cls.from_dict(read_toml(path), str(path))
+
+    def with_(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file, or one sentence about why there is none."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from error
+
+
+def plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def validate_field(owner: Any, entry: "Field[Any]") -> None:
+    """Check one field of a settings dataclass against its annotation, bounds and choices."""
+    value, about = getattr(owner, entry.name), entry.metadata
+    kinds = field_types(type(owner))[entry.name]
+    if value is None and type(None) in kinds:
+        return
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+        object.__setattr__(owner, entry.name, value)
+    if not any(_is_a(value, kind) for kind in kinds):
+        wanted = " or ".join(_words(kind) for kind in kinds if kind is not type(None))
+        raise UserError(f"{entry.name} must be {wanted}, not {value!r}.")
+    if isinstance(value, float) and value != value:
+        raise UserError(f"{entry.name} must be a number, not NaN.")
+    if about.get("choices") and value not in about["choices"]:
+        raise unknown(entry.name, str(value), about["choices"])
+    least, most = about.get("least"), about.get("most")
+    if (least is not None and value < least) or (most is not None and value > most):
+        bounds = f"at least {least:g}" if least is not None else f"at most {most:g}"
+        if least is not None and most is not None:
+            bounds = f"between {least:g} and {most:g}"
+        raise UserError(f"{entry.name} must be {bounds}, not {value!r}.")
+
+
+def field_types(owner: type) -> dict[str, tuple[Any, ...]]:
+    """The alternatives each field's annotation allows, by name."""
+    hints = typing.get_type_hints(owner)
+    unions = (typing.Union, types.UnionType)
+    return {
+        name: typing.get_args(hint) if typing.get_origin(hint) in unions else (hint,)
+        for name, hint in hints.items()
+    }
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    origin = typing.get_origin(kind) or kind
+    if origin is tuple:
+        inner = typing.get_args(kind)[0]
+        return isinstance(value, tuple) and all(_is_a(item, inner) for item in value)
+    if origin in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, origin if isinstance(origin, type) else object)
+
+
+def _words(kind: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return names.get(kind, "a list of numbers" if typing.get_origin(kind) is tuple else "a table")

@@ -1,0 +1,80 @@
+"""Checkpoints: tensors in safetensors, numbers in JSON, both checked before they are trusted."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_tensors
+from safetensors.numpy import save as pack_tensors
+
+from metasp.store.files import sha256, write_atomic
+
+FORMAT = 1
+KEEP = 2  # the latest, and the one before it should the latest be damaged
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    number: int
+    arrays: Arrays
+    numbers: dict[str, Any]
+
+
+class Damaged(Exception):
+    """A checkpoint that must not be used, with the reason."""
+
+
+def save_checkpoint(folder: Path, arrays: Arrays, numbers: dict[str, Any]) -> int:
+    """Write the next checkpoint and drop those no longer needed. The JSON comes last: without
+    it the tensors do not count."""
+    folder.mkdir(exist_ok=True)
+    number = max([0, *numbers_in(folder)]) + 1
+    content = pack_tensors({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+    write_atomic(folder / f"{number:06d}.safetensors", content)
+    body = {"format": FORMAT, "tensors": sha256(content), "numbers": numbers}
+    text = json.dumps(body, sort_keys=True)
+    write_atomic(
+        folder / f"{number:06d}.json",
+        json.dumps({"body": body, "checksum": sha256(text.encode())}).encode(),
+    )
+    for old in sorted(numbers_in(folder))[:-KEEP]:
+        for suffix in ("json", "safetensors"):
+            (folder / f"{old:06d}.{suffix}").unlink(missing_ok=True)
+    return number
+
+
+def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest sound checkpoint, and a sentence about each newer one that is not."""
+    warnings: list[str] = []
+    for number in sorted(numbers_in(folder), reverse=True):
+        try:
+            return load_checkpoint(folder, number), warnings
+        except Damaged as error:
+            warnings.append(f"checkpoint {number} in {folder} is damaged ({error}), not used.")
+    return None, warnings
+
+
+def load_checkpoint(folder: Path, number: int) -> Checkpoint:
+    try:
+        entry = json.loads((folder / f"{number:06d}.json").read_bytes())
+        body = entry["body"]
+        if sha256(json.dumps(body, sort_keys=True).encode()) != entry["checksum"]:
+            raise Damaged("its numbers were altered")
+        if body["format"] != FORMAT:
+            raise Damaged(f"its format is {body['format']}, this version reads {FORMAT}")
+        content = (folder / f"{number:06d}.safetensors").read_bytes()
+        if sha256(content) != body["tensors"]:
+            raise Damaged("its tensors were cut short or altered")
+        return Checkpoint(number, parse_tensors(content), body["numbers"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise Damaged(str(error)) from error
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """The numbers of the checkpoints that were written to the end."""
+    return [int(path.stem) for path in folder.glob("[0-9]*.json") if path.stem.isdigit()]

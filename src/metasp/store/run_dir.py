@@ -1,0 +1,167 @@
+"""The run directory: the only place that knows its files."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from metasp.errors import UserError
+from metasp.events import Event, TaskFinished, as_record
+from metasp.spec import RunSpec
+from metasp.store.checkpoints import Arrays, Checkpoint, load_latest, save_checkpoint
+from metasp.store.files import locked, write_atomic, writing
+
+Columns = Mapping[str, Sequence[Any]]
+
+INFLUENCE = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("id", pa.int64()),
+        ("label", pa.int32()),
+        ("source", pa.string()),
+        ("stability", pa.float64()),
+        ("plasticity", pa.float64()),
+        ("fused", pa.float64()),
+        ("count", pa.int64()),
+        ("kept", pa.bool_()),
+    ]
+)
+
+
+class RunDir:
+    """spec.toml, result.json, events.jsonl, influence.parquet, memory/, checkpoint/."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._events: BinaryIO | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.result() is not None
+
+    @contextlib.contextmanager
+    def open(self, spec: RunSpec, fresh: bool = False) -> Iterator[None]:
+        """Hold the run for writing, from nothing or where it stands."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with locked(self.path / "lock"):
+                if fresh:
+                    self._wipe()
+                if not (self.path / "spec.toml").exists():
+                    write_atomic(self.path / "spec.toml", spec.to_toml().encode())
+                elif self.spec() != spec:
+                    raise UserError(
+                        f"{self.path} was started with another spec: its spec.toml has been "
+                        "changed; start a new run with `metasp run --spec` instead."
+                    )
+                self._events = open(self.path / "events.jsonl", "ab")  # noqa: SIM115
+                try:
+                    yield
+                finally:
+                    self._close_events()
+
+    def spec(self) -> RunSpec:
+        """The spec the run was started with."""
+        spec = RunSpec.from_toml(self.path / "spec.toml")
+        if spec.digest != self.path.name.rsplit("-", 1)[-1]:
+            raise UserError(
+                f"{self.path / 'spec.toml'} was changed after the run started (its digest is now "
+                f"{spec.digest}): undo that, or start a new run with `metasp run --spec`."
+            )
+        return spec
+
+    def result(self) -> dict[str, Any] | None:
+        """The stored result; None while the run is unfinished."""
+        try:
+            result = json.loads((self.path / "result.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / 'result.json'} is damaged ({error}).") from error
+        return result if isinstance(result, dict) else None
+
+    def append(self, event: Event) -> None:
+        """Add an event to the log; what it carries as columns goes to its own file."""
+        if self._events is None:
+            raise RuntimeError("the run is not open for writing")
+        if isinstance(event, TaskFinished):
+            self._write_memory(event)
+            self._write_influence(event)
+        self._events.write((json.dumps(as_record(event)) + "\n").encode())
+
+    def checkpoint(self, arrays: Arrays, numbers: dict[str, Any]) -> None:
+        """Store a state together with the length of the log that belongs to it."""
+        if self._events is None:
+            raise RuntimeError("the run is not open for writing")
+        self._events.flush()
+        os.fsync(self._events.fileno())
+        log = self._events.tell()
+        save_checkpoint(self.path / "checkpoint", arrays, {**numbers, "log": log})
+
+    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest sound checkpoint, with warnings about damaged ones. The log is cut back to
+        it, so that what is done again is not told twice."""
+        found, warnings = load_latest(self.path / "checkpoint")
+        if self._events is not None:
+            self._events.truncate(found.numbers["log"] if found else 0)
+            self._events.seek(0, os.SEEK_END)
+        return found, warnings
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events so far, in order."""
+        if self._events is not None:
+            self._events.flush()
+        lines = (self.path / "events.jsonl").read_bytes().splitlines()
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise UserError(f"{self.path / 'events.jsonl'} is damaged ({error}).") from error
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        self._close_events()
+        text = json.dumps(result, indent=1)
+        write_atomic(self.path / "result.json", text.encode())
+
+    def _write_memory(self, event: TaskFinished) -> None:
+        folder = self.path / "memory"
+        folder.mkdir(exist_ok=True)
+        write_table(folder / f"task-{event.task:03d}.parquet", pa.table(dict(event.memory)))
+
+    def _write_influence(self, event: TaskFinished) -> None:
+        """Rows of the earlier tasks as they are, then those of this one."""
+        if not event.influence:
+            return
+        path = self.path / "influence.parquet"
+        rows = pa.table(dict(event.influence), schema=INFLUENCE)
+        if path.exists():
+            old = pq.read_table(path, schema=INFLUENCE)
+            rows = pa.concat_tables([old.filter(pa.compute.field("task") < event.task), rows])
+        write_table(path, rows)
+
+    def _wipe(self) -> None:
+        for name in ("spec.toml", "result.json", "events.jsonl", "influence.parquet"):
+            (self.path / name).unlink(missing_ok=True)
+        for name in ("memory", "checkpoint"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            events, self._events = self._events, None
+            events.close()
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    write_atomic(path, sink.getvalue().to_pybytes())
+
+
+def runs_in(folder: Path) -> list[RunDir]:
+    """The runs stored in a folder, by name."""
+    return [RunDir(path.parent) for path in sorted(folder.glob("*/spec.toml"))]

@@ -1,0 +1,109 @@
+"""What travels between the parts: batches, examples, tasks, random streams."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+LossFn = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) to one loss per example, shape (n,)."""
+
+State = dict[str, Tensor]
+"""Everything a part must keep across a kill, as tensors by name."""
+
+
+class Batch(NamedTuple):
+    """Aligned rows: inputs (n, …), labels (n,), ids (n,)."""
+
+    inputs: Tensor
+    labels: Tensor
+    ids: Tensor
+
+    @property
+    def size(self) -> int:
+        return int(self.ids.shape[0])
+
+    def at(self, index: Tensor) -> "Batch":
+        return Batch(self.inputs[index], self.labels[index], self.ids[index])
+
+    @staticmethod
+    def join(batches: Sequence["Batch"]) -> "Batch":
+        parts = [batch for batch in batches if batch.size]
+        if len(parts) == 1:
+            return parts[0]
+        return Batch(*(torch.cat(columns) for columns in zip(*parts)))
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A selection of rows of a larger array, which is never copied as a whole."""
+
+    source: Tensor
+    rows: Tensor
+    labels: Tensor
+    ids: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor, labels: Tensor, ids: Tensor | None = None) -> Self:
+        rows = torch.arange(len(inputs))
+        return cls(inputs, rows, labels, rows if ids is None else ids)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, index: Tensor) -> Batch:
+        rows = self.rows[index].to(self.source.device)
+        return Batch(self.source[rows], self.labels[index], self.ids[index])
+
+    def only(self, index: Tensor) -> "Examples":
+        return Examples(self.source, self.rows[index], self.labels[index], self.ids[index])
+
+    def to(self, device: torch.device) -> "Examples":
+        return Examples(self.source.to(device), self.rows, self.labels.to(device), self.ids)
+
+    @staticmethod
+    def join(parts: Sequence["Examples"]) -> "Examples":
+        """Several selections of one array as one."""
+        if any(part.source is not parts[0].source for part in parts):
+            raise ValueError("the parts are rows of different arrays")
+        rows, labels, ids = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("rows", "labels", "ids")
+        )
+        return Examples(parts[0].source, rows, labels, ids)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One step of the stream; `classes` are the labels it may be asked for with its id given."""
+
+    index: int
+    classes: tuple[int, ...]
+    train: Examples
+    test: Examples
+
+
+class Streams:
+    """Named random streams, each its own generator, so that a draw in one never moves another."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._generators: dict[str, torch.Generator] = {}
+
+    def __getitem__(self, name: str) -> torch.Generator:
+        if name not in self._generators:
+            digest = hashlib.sha256(f"{self.seed}/{name}".encode()).digest()
+            generator = torch.Generator()
+            generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+            self._generators[name] = generator
+        return self._generators[name]
+
+    def state(self) -> State:
+        return {name: generator.get_state() for name, generator in self._generators.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self._generators = {}
+        for name, value in state.items():
+            self[name].set_state(value.to(torch.uint8).contiguous())
