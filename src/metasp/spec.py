@@ -94,10 +94,10 @@ class RunSpec:
     def to_toml(self) -> str:
         values = self.as_dict()
         settings = values.pop("settings")
-        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        lines = [f"{key} = {toml(value)}" for key, value in values.items()]
         if settings:
             lines += ["", "[settings]"]
-            lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+            lines += [f"{key} = {toml(value)}" for key, value in settings.items()]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -126,6 +126,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from error
+
+
+def toml(value: Any) -> str:
+    """A plain value in TOML, whose strings are JSON's but for one control character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def plain(value: Any) -> Any:

@@ -43,20 +43,25 @@ def save_checkpoint(folder: Path, arrays: Arrays, numbers: dict[str, Any]) -> in
         json.dumps({"body": body, "checksum": sha256(text.encode())}).encode(),
     )
     for old in sorted(numbers_in(folder))[:-KEEP]:
-        for suffix in ("json", "safetensors"):
-            (folder / f"{old:06d}.{suffix}").unlink(missing_ok=True)
+        drop_checkpoint(folder, old)
     return number
 
 
-def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def load_latest(folder: Path) -> tuple[Checkpoint | None, dict[int, str]]:
     """The newest sound checkpoint, and a sentence about each newer one that is not."""
-    warnings: list[str] = []
+    damaged: dict[int, str] = {}
     for number in sorted(numbers_in(folder), reverse=True):
         try:
-            return load_checkpoint(folder, number), warnings
+            return load_checkpoint(folder, number), damaged
         except Damaged as error:
-            warnings.append(f"checkpoint {number} in {folder} is damaged ({error}), not used.")
-    return None, warnings
+            damaged[number] = f"checkpoint {number} in {folder} is damaged ({error}), not used."
+    return None, damaged
+
+
+def drop_checkpoint(folder: Path, number: int) -> None:
+    """Remove a checkpoint; the JSON goes first, as it makes the tensors count."""
+    for suffix in ("json", "safetensors"):
+        (folder / f"{number:06d}.{suffix}").unlink(missing_ok=True)
 
 
 def load_checkpoint(folder: Path, number: int) -> Checkpoint:

@@ -52,7 +52,8 @@ def sha256(content: bytes) -> str:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file for this process alone; the system frees it when the process ends."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,13 @@ import pyarrow.parquet as pq
 from metasp.errors import UserError
 from metasp.events import Event, TaskFinished, as_record
 from metasp.spec import RunSpec
-from metasp.store.checkpoints import Arrays, Checkpoint, load_latest, save_checkpoint
+from metasp.store.checkpoints import (
+    Arrays,
+    Checkpoint,
+    drop_checkpoint,
+    load_latest,
+    save_checkpoint,
+)
 from metasp.store.files import locked, write_atomic, writing
 
 Columns = Mapping[str, Sequence[Any]]
@@ -50,21 +56,20 @@ class RunDir:
         """Hold the run for writing, from nothing or where it stands."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            with locked(self.path / "lock"):
+        with locked(self.path / "lock"):
+            with writing(self.path):
                 if fresh:
                     self._wipe()
                 if not (self.path / "spec.toml").exists():
                     write_atomic(self.path / "spec.toml", spec.to_toml().encode())
-                elif self.spec() != spec:
-                    raise UserError(
-                        f"{self.path} was started with another spec: its spec.toml has been "
-                        "changed; start a new run with `metasp run --spec` instead."
-                    )
+            if self.spec() != spec:
+                raise UserError(f"{self.path} was started with another spec: choose other --runs.")
+            with writing(self.path):
                 self._events = open(self.path / "events.jsonl", "ab")  # noqa: SIM115
-                try:
-                    yield
-                finally:
-                    self._close_events()
+            try:
+                yield
+            finally:
+                self._close_events()
 
     def spec(self) -> RunSpec:
         """The spec the run was started with."""
@@ -80,7 +85,7 @@ class RunDir:
         """The stored result; None while the run is unfinished."""
         try:
             result = json.loads((self.path / "result.json").read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / 'result.json'} is damaged ({error}).") from error
@@ -88,35 +93,36 @@ class RunDir:
 
     def append(self, event: Event) -> None:
         """Add an event to the log; what it carries as columns goes to its own file."""
-        if self._events is None:
-            raise RuntimeError("the run is not open for writing")
-        if isinstance(event, TaskFinished):
-            self._write_memory(event)
-            self._write_influence(event)
-        self._events.write((json.dumps(as_record(event)) + "\n").encode())
+        with writing(self.path):
+            if isinstance(event, TaskFinished):
+                self._write_memory(event)
+                self._write_influence(event)
+            self._log.write((json.dumps(as_record(event)) + "\n").encode())
 
     def checkpoint(self, arrays: Arrays, numbers: dict[str, Any]) -> None:
         """Store a state together with the length of the log that belongs to it."""
-        if self._events is None:
-            raise RuntimeError("the run is not open for writing")
-        self._events.flush()
-        os.fsync(self._events.fileno())
-        log = self._events.tell()
-        save_checkpoint(self.path / "checkpoint", arrays, {**numbers, "log": log})
+        with writing(self.path):
+            self._log.flush()
+            os.fsync(self._log.fileno())
+            numbers = {**numbers, "log": self._log.tell()}
+            save_checkpoint(self.path / "checkpoint", arrays, numbers)
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest sound checkpoint, with warnings about damaged ones. The log is cut back to
-        it, so that what is done again is not told twice."""
-        found, warnings = load_latest(self.path / "checkpoint")
-        if self._events is not None:
-            self._events.truncate(found.numbers["log"] if found else 0)
-            self._events.seek(0, os.SEEK_END)
-        return found, warnings
+        """The newest sound checkpoint, with warnings about damaged ones, which are removed. The
+        log is cut back to it, so that what is done again is not told twice."""
+        found, damaged = load_latest(self.path / "checkpoint")
+        with writing(self.path):
+            for number in damaged:
+                drop_checkpoint(self.path / "checkpoint", number)
+            self._log.truncate(found.numbers["log"] if found else 0)
+            self._log.seek(0, os.SEEK_END)
+        return found, list(damaged.values())
 
     def events(self) -> list[dict[str, Any]]:
         """All events so far, in order."""
         if self._events is not None:
-            self._events.flush()
+            with writing(self.path):
+                self._events.flush()
         lines = (self.path / "events.jsonl").read_bytes().splitlines()
         try:
             return [json.loads(line) for line in lines]
@@ -124,9 +130,16 @@ class RunDir:
             raise UserError(f"{self.path / 'events.jsonl'} is damaged ({error}).") from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        self._close_events()
-        text = json.dumps(result, indent=1)
-        write_atomic(self.path / "result.json", text.encode())
+        with writing(self.path):
+            self._log.flush()
+            os.fsync(self._log.fileno())
+            write_atomic(self.path / "result.json", json.dumps(result, indent=1).encode())
+
+    @property
+    def _log(self) -> BinaryIO:
+        if self._events is None:
+            raise RuntimeError("the run is not open for writing")
+        return self._events
 
     def _write_memory(self, event: TaskFinished) -> None:
         folder = self.path / "memory"
@@ -153,7 +166,9 @@ class RunDir:
     def _close_events(self) -> None:
         if self._events is not None:
             events, self._events = self._events, None
-            events.close()
+            # What a full disk kept from the log comes after the last checkpoint, and is done again.
+            with contextlib.suppress(OSError):
+                events.close()
 
 
 def write_table(path: Path, table: pa.Table) -> None:

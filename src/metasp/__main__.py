@@ -1,0 +1,5 @@
+"""`python -m metasp`."""
+
+from metasp.cli import main
+
+main()

@@ -1,0 +1,103 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from metasp.cli import COMMANDS
+from tests.helpers import ROOT, metasp
+
+QUICK = ["--method", "er", "--epochs", "1", "--limit-per-class", "20", "--threads", "1"]
+
+
+def test_run_prints_rows_scores_and_place_when_piped(tmp_path):
+    done = metasp("run", *QUICK, "--runs", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[:14] for line in lines[:5]] == [f"after task {t}/5" for t in range(1, 6)]
+    for words in ("class-IL", "task-IL", "A_1", "A_∞", "A_m", "BWT", "stored in"):
+        assert words in done.stdout
+    assert "\x1b" not in done.stdout
+    again = metasp("run", *QUICK, "--runs", tmp_path)
+    assert "already finished" in again.stdout
+    listed = json.loads(metasp("list", "runs", "--runs", tmp_path, "--json").stdout)
+    assert [row["state"] for row in listed["runs"]] == ["finished"]
+
+
+def test_json_is_one_object(tmp_path):
+    done = metasp("run", *QUICK, "--runs", tmp_path, "--json")
+    result = json.loads(done.stdout)
+    assert result["spec"]["method"] == "er"
+    assert len(result["class_il"]["matrix"]) == 5
+
+
+def test_flags_override_the_spec_file(tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text('method = "er"\nepochs = 7\nlimit_per_class = 20\nthreads = 1\n')
+    done = metasp("run", "--spec", file, "--epochs", "1", "--runs", tmp_path, "--json")
+    spec = json.loads(done.stdout)["spec"]
+    assert (spec["epochs"], spec["limit_per_class"]) == (1, 20)
+
+
+BAD = [
+    (["run", "--benchmark", "split-digit"], "did you mean 'split-digits'"),
+    (["run", "--method", "erx"], "did you mean 'er'"),
+    (["run", "--backbone", "convnets"], "did you mean 'convnet'"),
+    (["run", "--selection", "rings"], "did you mean 'ring'"),
+    (["run", "--memmory", "3"], "--memory"),
+    (["run", "--epochs", "0"], "at least 1"),
+    (["run", "--epochs", "two"], "not a valid integer"),
+    (["run", "--memory", "-3"], "at least 0"),
+    (["run", "--memory", "5"], "smaller than the 10 classes"),
+    (["run", "--tasks", "3"], "do not divide"),
+    (["run", "--spec", "nowhere.toml"], "cannot read nowhere.toml"),
+    (["run", "--device", "abacus"], "unknown device"),
+    (["resume", "nowhere"], "is not a run"),
+    (["list", "method"], "did you mean 'methods'"),
+    (["rnu"], "did you mean 'run'"),
+    (["resume"], "Missing argument"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=[" ".join(a) for a, _ in BAD])
+def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, words, capsys, tmp_path, monkeypatch):
+    from metasp.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    text = capsys.readouterr().err
+    assert words in text
+    assert len(text.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bad_spec_file_is_one_sentence(tmp_path):
+    for content, words in (("epochs = ", "not valid TOML"), ("epoch = 3", "did you mean 'epochs'")):
+        (tmp_path / "bad.toml").write_text(content)
+        done = metasp("run", "--spec", tmp_path / "bad.toml", cwd=tmp_path)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_examples(name, capsys):
+    from metasp.cli import main
+
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text
+    assert f"metasp {name}" in text
+
+
+def test_light_commands_never_import_torch():
+    code = (
+        "import sys, metasp, metasp.cli, metasp.store, metasp.spec, metasp.metrics\n"
+        "import metasp.reports\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,26 @@
+"""Shared by all tests: one thread, so that a test's bits do not hang on the machine."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import pytest
+import torch
+
+from metasp.experiment import Experiment, prepare
+from metasp.spec import RunSpec
+
+torch.set_num_threads(1)
+
+TINY = {"epochs": 1, "limit_per_class": 40, "threads": 1, "memory": 50}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path):
+    """An experiment small enough to run in a second, with the given changes."""
+
+    def make(folder: str = "runs", options: dict | None = None, **changes) -> Experiment:
+        return prepare(RunSpec(**{**TINY, **changes}), tmp_path / folder, **(options or {}))
+
+    return make

@@ -1,0 +1,118 @@
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from metasp.memory import SELECTIONS, Memory, Offer, selection
+from metasp.memory.selection import shares
+from metasp.types import Batch
+
+
+def batch(ids, labels=None):
+    ids = torch.as_tensor(ids)
+    labels = torch.zeros_like(ids) if labels is None else torch.as_tensor(labels)
+    return Batch(ids[:, None].to(torch.uint8), labels, ids)
+
+
+def generator(seed):
+    made = torch.Generator()
+    made.manual_seed(seed)
+    return made
+
+
+def offer(memory, name, rows, task=0, tasks=5, seed=0, made=None):
+    made = made or generator(seed)
+    decided = SELECTIONS[name].decide(memory, Offer(rows.labels, rows.ids, task, tasks), made)
+    memory.apply(decided, rows, task)
+    return decided
+
+
+def test_reservoir_gives_every_item_the_same_chance():
+    """5,000 streams of 20 items into 5 slots: an off-by-one would shift the last item's chance
+    from 1/4 to 1/4.2, which this many trials tell apart."""
+    made = generator(7)
+    hits = torch.zeros(20)
+    for _ in range(5000):
+        memory = Memory(5)
+        for start in range(0, 20, 4):
+            offer(memory, "reservoir", batch(range(start, start + 4)), made=made)
+        hits[memory.ids] += 1
+    assert hits.sum() == 5000 * 5
+    assert chisquare(hits.numpy()).pvalue > 1e-3
+
+
+def test_reservoir_keeps_its_count_across_a_restore():
+    memory, again = Memory(3), Memory(3)
+    offer(memory, "reservoir", batch(range(50)))
+    again.restore(memory.state())
+    assert again.offered == 50
+    one = offer(memory, "reservoir", batch(range(50, 90)), seed=3)
+    two = offer(again, "reservoir", batch(range(50, 90)), seed=3)
+    assert torch.equal(one.slots, two.slots)
+    assert torch.equal(memory.ids, again.ids)
+
+
+def test_ring_keeps_the_newest_of_each_task():
+    memory = Memory(10)
+    for task in range(5):
+        for start in range(0, 8, 4):
+            ids = range(100 * task + start, 100 * task + start + 4)
+            offer(memory, "ring", batch(ids), task)
+    assert sorted(memory.ids.tolist()) == [6, 7, 106, 107, 206, 207, 306, 307, 406, 407]
+
+
+def test_greedy_is_balanced_at_every_moment():
+    memory, made = Memory(12), generator(1)
+    seen: dict[int, int] = {}
+    labels = torch.randint(0, 4, (200,), generator=made)
+    for number, label in enumerate(labels.tolist()):
+        offer(memory, "greedy", batch([number], [label]), made=made)
+        seen[label] = seen.get(label, 0) + 1
+        held = memory.labels[memory.occupied].bincount(minlength=4)
+        share = 12 // len(seen)
+        assert all(held[y] >= min(share, count) for y, count in seen.items())
+    assert memory.labels.bincount().tolist() == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["class-balanced", "task-balanced"])
+def test_task_end_selections_share_evenly_and_hold_nothing_twice(name):
+    memory, made = Memory(50), generator(0)
+    for task in range(5):
+        ids = torch.arange(100 * task, 100 * task + 60)
+        rows = batch(ids, 2 * task + ids % 2)
+        offer(memory, name, rows, task, made=made)
+        assert len(memory) == 50
+        assert len(set(memory.ids.tolist())) == 50
+        groups = memory.tasks if name == "task-balanced" else memory.labels
+        counts = torch.unique(groups, return_counts=True)[1]
+        assert len(counts) == (task + 1) * (1 if name == "task-balanced" else 2)
+        assert counts.max() - counts.min() <= 1
+        assert torch.equal(memory.inputs[:, 0], memory.ids.to(torch.uint8))
+
+
+def test_an_example_already_held_is_not_stored_again():
+    memory = Memory(10)
+    offer(memory, "task-balanced", batch(range(6)))
+    offer(memory, "task-balanced", batch(range(6)))
+    assert sorted(memory.ids[memory.occupied].tolist()) == list(range(6))
+
+
+@pytest.mark.parametrize("name", sorted(set(SELECTIONS) & {"reservoir", "ring", "greedy"}))
+def test_freed_slots_are_filled_again(name):
+    memory = Memory(6)
+    offer(memory, name, batch(range(6)), tasks=1)
+    memory.clear(torch.tensor([1, 4]))
+    assert len(memory) == 4
+    assert not memory.inputs[[1, 4]].any()
+    offer(memory, name, batch([10, 11]), tasks=1)
+    assert {10, 11} <= set(memory.ids.tolist())
+
+
+def test_shares_fill_what_small_groups_leave():
+    assert shares(10, {0: 100, 1: 2, 2: 100}) == {0: 4, 1: 2, 2: 4}
+    assert shares(7, {0: 9, 1: 9, 2: 9}) == {0: 3, 1: 2, 2: 2}
+    assert shares(10, {0: 1, 1: 2}) == {0: 1, 1: 2}
+
+
+def test_unknown_selection_names_the_nearest():
+    with pytest.raises(ValueError, match="reservoir"):
+        selection("resevoir")

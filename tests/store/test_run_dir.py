@@ -1,0 +1,153 @@
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from metasp.errors import UserError
+from metasp.experiment import Interrupted
+from metasp.store.checkpoints import load_latest
+from tests.helpers import assert_same_run, finish, metasp
+
+
+def interrupted(experiment, steps):
+    """Stop after the given number of steps, as Ctrl-C does."""
+    count = iter(range(10**9))
+    experiment.stop = lambda: next(count) >= steps
+    with pytest.raises(Interrupted):
+        finish(experiment)
+    return experiment.directory
+
+
+def test_what_a_run_leaves(tiny):
+    run = finish(tiny())
+    names = {path.name for path in run.path.iterdir()}
+    assert names == {"spec.toml", "result.json", "events.jsonl", "memory", "checkpoint", "lock"}
+    assert run.path.name.endswith(run.spec().digest)
+    assert len(list((run.path / "memory").glob("*.parquet"))) == 5
+    assert len(list((run.path / "checkpoint").iterdir())) == 4
+    result = run.result()
+    for scenario in ("class_il", "task_il"):
+        assert set(result[scenario]) == {"matrix", "before", "A_1", "A_inf", "A_m", "BWT", "S", "P"}
+    assert result["seconds"]["steps"]["rehearse"] == 5 * 3
+
+
+def test_a_finished_run_is_not_run_again(tiny):
+    run = finish(tiny())
+    stamp = (run.path / "result.json").stat().st_mtime_ns
+    again = tiny()
+    assert again.finished
+    assert (run.path / "result.json").stat().st_mtime_ns == stamp
+    assert not tiny(options={"force": True}).finished
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "numbers", "half"])
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tiny, damage):
+    whole = finish(tiny("whole"))
+    run = interrupted(tiny("damaged", {"checkpoint_seconds": 0.0}), 7)
+    latest = sorted((run.path / "checkpoint").glob("*.safetensors"))[-1]
+    numbers = latest.with_suffix(".json")
+    content = latest.read_bytes()
+    if damage == "truncate":
+        latest.write_bytes(content[:-100])
+    elif damage == "flip":
+        latest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "numbers":
+        numbers.write_text(numbers.read_text().replace('"step": ', '"step": 1'))
+    else:
+        numbers.write_bytes(numbers.read_bytes()[:50])
+    again = tiny("damaged")
+    finish(again)
+    assert len(again.warnings) == 1
+    assert "damaged" in again.warnings[0]
+    assert_same_run(again.directory, whole)
+
+
+def test_all_checkpoints_damaged_means_from_the_start(tiny):
+    whole = finish(tiny("whole"))
+    run = interrupted(tiny("damaged", {"checkpoint_seconds": 0.0}), 7)
+    for path in (run.path / "checkpoint").glob("*.safetensors"):
+        path.write_bytes(b"")
+    again = tiny("damaged")
+    finish(again)
+    assert len(again.warnings) == 2
+    assert_same_run(again.directory, whole)
+
+
+def test_a_half_written_event_is_not_kept(tiny):
+    whole = finish(tiny("whole"))
+    run = interrupted(tiny("torn"), 4)
+    with open(run.path / "events.jsonl", "ab") as log:
+        log.write(b'{"event": "StepTa')
+    assert_same_run(finish(tiny("torn")), whole)
+
+
+def test_a_changed_spec_is_refused(tiny):
+    run = interrupted(tiny(), 3)
+    path = run.path / "spec.toml"
+    path.write_text(path.read_text().replace("epochs = 1", "epochs = 2"))
+    done = metasp("resume", run.path)
+    assert done.returncode == 2
+    assert "was changed after the run started" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_processes_never_write_one_run(tiny):
+    experiment = tiny()
+    events = experiment.events()
+    next(events)
+    done = metasp("resume", experiment.directory.path)
+    assert done.returncode == 2
+    assert "another process" in done.stderr
+    for _ in events:
+        pass
+    assert experiment.directory.finished
+
+
+def test_a_run_of_other_data_is_refused(tiny):
+    with pytest.raises(UserError, match="not what this run was started with"):
+        tiny(data_digest="0123456789abcdef")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = metasp("run", "--method", "er", "--runs", tmp_path / "file" / "runs")
+    assert done.returncode == 2
+    assert "cannot write to" in done.stderr
+
+
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
+from metasp.cli import main
+main()
+"""
+
+
+def test_a_full_disk_stops_training_and_keeps_the_checkpoint(tiny, tmp_path):
+    """A real limit on file size stands in for the full disk: the write fails in mid-run."""
+    whole = finish(tiny("whole"))
+    spec = tmp_path / "spec.toml"
+    spec.write_text(whole.spec().to_toml())
+    run = interrupted(tiny("full"), 2)
+    size = max(path.stat().st_size for path in (run.path / "checkpoint").iterdir())
+    before, _ = load_latest(run.path / "checkpoint")
+    command = [sys.executable, "-c", FULL, str(size - 1), "resume", str(run.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "cannot write to" in done.stderr
+    assert "Traceback" not in done.stderr
+    after, damaged = load_latest(run.path / "checkpoint")
+    assert not damaged
+    assert after.number == before.number
+    assert not list(run.path.rglob("*.tmp"))
+    assert_same_run(finish(tiny("full")), whole)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_damaged_result_is_one_sentence(tiny):
+    run = finish(tiny())
+    (run.path / "result.json").write_text(json.dumps({})[:1])
+    with pytest.raises(UserError, match=r"result.json is damaged"):
+        run.result()

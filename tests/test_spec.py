@@ -1,0 +1,65 @@
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metasp.errors import UserError
+from metasp.spec import RunSpec
+
+
+@given(
+    st.builds(
+        RunSpec,
+        benchmark=st.text(max_size=20),
+        memory=st.integers(0, 10**6),
+        lr=st.none() | st.floats(1e-6, 10),
+        lr_drop_at=st.lists(st.integers(0, 99), max_size=3).map(tuple),
+        augment=st.booleans(),
+        settings=st.dictionaries(
+            st.from_regex("[a-z_]+", fullmatch=True), st.integers(), max_size=3
+        ),
+    )
+)
+def test_toml_round_trip(tmp_path_factory, spec):
+    path = tmp_path_factory.mktemp("spec") / "spec.toml"
+    path.write_text(spec.to_toml(), encoding="utf-8")
+    again = RunSpec.from_toml(path)
+    assert again == spec
+    assert again.digest == spec.digest
+
+
+def test_digest_sees_every_field():
+    """A change of any one field is another run."""
+    other = {
+        "benchmark": "x", "data_digest": "x", "tasks": 2, "class_order": "shuffled",
+        "limit_per_class": 3, "method": "joint", "settings": {"a": 1}, "memory": 7,
+        "selection": "ring", "rehearse_last": 2, "backbone": "mlp", "width": 8, "epochs": 9,
+        "batch_size": 8, "memory_batch": 8, "lr": 0.3, "momentum": 0.9, "weight_decay": 0.1,
+        "lr_drop_at": (3,), "lr_drop": 0.5, "augment": False, "augment_memory": False,
+        "precision": "bf16", "compile": True, "device": "cpu", "threads": 1, "seed": 1,
+    }  # fmt: skip
+    assert set(other) == {entry.name for entry in fields(RunSpec)}
+    digests = {RunSpec().digest, *(RunSpec(**{key: value}).digest for key, value in other.items())}
+    assert len(digests) == len(other) + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"memory": -1}, "memory must be at least 0"),
+        ({"lr": 0.0}, "lr must be greater than 0"),
+        ({"lr": float("nan")}, "lr must be a number"),
+        ({"epochs": "5"}, "epochs must be a whole number"),
+        ({"epochs": True}, "epochs must be a whole number"),
+        ({"momentum": 1.5}, "momentum must be between 0 and 1"),
+        ({"precision": "fp16"}, "did you mean 'bf16'"),
+        ({"rehearse_last": 9}, "only 5 epochs"),
+        ({"epoch": 3}, "did you mean 'epochs'"),
+        ({"settings": 3}, "must be a table"),
+    ],
+)
+def test_one_sentence_for_a_bad_value(values, words):
+    with pytest.raises(UserError, match=words):
+        RunSpec.from_dict(values)
