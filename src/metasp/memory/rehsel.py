@@ -1,0 +1,103 @@
+"""Rehearsal selection by influence: store what helps most, spread out; drop what hurts most.
+
+Lower influence is better: it lowers the loss on the validation sets."""
+
+import torch
+from torch import Tensor
+
+from metasp.errors import UserError
+from metasp.memory.buffer import Memory
+from metasp.memory.cluster import kmeans
+from metasp.memory.placement import Placement
+from metasp.memory.selection import Offer, shares
+
+
+def rehsel(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """Store the best of each cluster of the new task, drop the worst of the old ones."""
+    return replace_worst(memory, offer, best_of_clusters(memory, offer, generator, offer.influence))
+
+
+def rehsel_without_cluster(
+    memory: Memory, offer: Offer, generator: torch.Generator
+) -> Placement:
+    """Store the best of the new task outright."""
+    noise = torch.rand(len(offer.ids), generator=generator)
+    order = noise.argsort() if no_influence(offer.influence) else ranked(offer.influence)
+    return replace_worst(memory, offer, order[: new_share(memory, offer)])
+
+
+def rehsel_without_influence(
+    memory: Memory, offer: Offer, generator: torch.Generator
+) -> Placement:
+    """Store what is nearest to each cluster's centre."""
+    return replace_worst(memory, offer, best_of_clusters(memory, offer, generator, None))
+
+
+def best_of_clusters(
+    memory: Memory, offer: Offer, generator: torch.Generator, influence: Tensor | None
+) -> Tensor:
+    """One row of each of as many clusters as the new task has slots: the one of lowest influence,
+    or nearest to the centre where no influence is known (the first task has none)."""
+    if offer.points is None:
+        raise UserError("this selection clusters the examples, but they were offered without any.")
+    share = new_share(memory, offer)
+    if share >= len(offer.ids):
+        return torch.arange(len(offer.ids))
+    cluster, distance = kmeans(offer.points, len(offer.ids), share, generator)
+    order = distance.argsort(stable=True) if no_influence(influence) else ranked(influence)
+    first = {}
+    for row in order.tolist():
+        first.setdefault(int(cluster[row]), row)
+    chosen = list(first.values())
+    # Identical examples can leave a cluster empty: the next best fill its place.
+    taken = set(chosen)
+    chosen += [row for row in order.tolist() if row not in taken][: share - len(chosen)]
+    return torch.tensor(chosen)
+
+
+def replace_worst(memory: Memory, offer: Offer, chosen: Tensor) -> Placement:
+    """Put the chosen rows into free slots and those of the worst old examples, taken evenly over
+    tasks, and within a task over classes."""
+    held = memory.occupied.tolist()
+    fresh = ~torch.isin(offer.ids[chosen], memory.ids[memory.occupied])
+    chosen = chosen[fresh]
+    keep = shares(memory.capacity - len(chosen), counts([int(memory.tasks[s]) for s in held]))
+    free = memory.empty.tolist()
+    for task, quota in keep.items():
+        free += worst_of([s for s in held if int(memory.tasks[s]) == task], quota, memory)
+    return Placement.of(list(zip(chosen.tolist(), sorted(free))))
+
+
+def worst_of(slots: list[int], quota: int, memory: Memory) -> list[int]:
+    """The slots to give up so that `quota` remain, evenly over classes, highest influence first;
+    of those without a known influence, the newest first."""
+    labels = [int(memory.labels[slot]) for slot in slots]
+    keep = shares(quota, counts(labels))
+    worst = memory.influence.nan_to_num(nan=torch.inf)
+    dropped = []
+    for label, remaining in keep.items():
+        own = [slot for slot, y in zip(slots, labels) if y == label]
+        own.sort(key=lambda slot: (float(worst[slot]), int(memory.entered[slot])))
+        dropped += own[remaining:]
+    return dropped
+
+
+def new_share(memory: Memory, offer: Offer) -> int:
+    """Slots due to the new task when all tasks seen share the memory evenly."""
+    groups = counts(memory.tasks[memory.occupied].tolist())
+    groups[offer.task] = len(offer.ids)
+    return shares(memory.capacity, groups)[offer.task]
+
+
+def ranked(influence: Tensor | None) -> Tensor:
+    """Rows from the most helpful to the most harmful; those unknown come last."""
+    assert influence is not None
+    return influence.nan_to_num(nan=torch.inf).argsort(stable=True)
+
+
+def no_influence(influence: Tensor | None) -> bool:
+    return influence is None or bool(influence.isnan().all())
+
+
+def counts(groups: list[int]) -> dict[int, int]:
+    return {group: groups.count(group) for group in set(groups)}
