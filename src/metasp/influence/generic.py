@@ -8,7 +8,7 @@ import torch.autograd.forward_ad as fw
 from torch import Tensor
 
 from metasp.influence.origin import RandomState, differentiable_twice, kept_random_state
-from metasp.influence.rules import Linearised, Tangents, Unsupported
+from metasp.influence.rules import Layout, Linearised, Tangents, Unsupported
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
@@ -77,7 +77,7 @@ def again(
                 raise Unsupported(f"{getattr(func, '__name__', func)} has changing results")
             return [tangent_of(t) for t, want in zip(results, wanted) if want]
 
-    def push(tangents: Tangents) -> Tangents:
+    def push(tangents: Tangents, layout: Layout) -> Tangents:
         count = next(t.shape[0] for t in tangents if t is not None)
         device = inputs[0].device
         try:
