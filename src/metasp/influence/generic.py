@@ -35,9 +35,15 @@ def replaced(tree: Any, by: Mapping[int, Tensor]) -> Any:
     return tree
 
 
-def tangent_of(dual: Tensor) -> Tensor:
+def dual(primal: Tensor, tangent: Tensor) -> Tensor:
+    """A dual number at the present level."""
+    made: Tensor = fw.make_dual(primal, tangent)  # type: ignore[no-untyped-call]
+    return made
+
+
+def tangent_of(value: Tensor) -> Tensor:
     """The tangent of a dual number; zero where it has none."""
-    primal, tangent = fw.unpack_dual(dual)
+    primal, tangent = fw.unpack_dual(value)  # type: ignore[no-untyped-call]
     return torch.zeros_like(primal) if tangent is None else tangent
 
 
@@ -68,7 +74,7 @@ def again(
             state.restore()
         with fw.dual_level():
             duals = {
-                id(t): t.detach() if d is None else fw.make_dual(own_memory(t), d)
+                id(t): t.detach() if d is None else dual(own_memory(t), d)
                 for t, d in zip(inputs, tangents)
             }
             args, kwargs = replaced(call, duals)

@@ -59,6 +59,11 @@ class Linearised:
     saved: tuple[Tensor, ...] = ()
 
 
+def unstacked(result: Tensor, like: Tensor) -> Tensor:
+    """The directions apart again, after an operation on all of them along the batch."""
+    return result.view(*like.shape[:2], *result.shape[1:])
+
+
 def _sum(parts: Sequence[Tensor | None]) -> Tensor | None:
     """The sum of the parts that are there."""
     total: Tensor | None = None
@@ -89,14 +94,15 @@ def _convolution(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
         def by_weight(x: Tensor, dw: Tensor) -> Tensor:
             if groups == 1:  # all directions at once, side by side on the output channels
                 both = op(x, dw.flatten(0, 1), None, *how)
-                return both.unflatten(1, (dw.shape[0], -1)).transpose(0, 1)
+                sides = both.view(both.shape[0], dw.shape[0], -1, *both.shape[2:])
+                return sides.transpose(0, 1)
             return torch.stack([op(x, one, None, *how) for one in dw])
 
         def push(tangents: Tangents, layout: Layout) -> Tangents:
             dx, dw, db = (*tangents, None)[:3]
             total: Tensor | None = None
             if dx is not None:
-                total = op(dx.flatten(0, 1), w, None, *how).unflatten(0, dx.shape[:2])
+                total = unstacked(op(dx.flatten(0, 1), w, None, *how), dx)
             if dw is not None:
                 part = by_weight(layout.of(x), dw)
                 total = part if total is None else total.add_(part)
@@ -149,14 +155,13 @@ def _batch_norm(
     node = out.grad_fn
     if training and getattr(node, "name", str)() != "NativeBatchNormBackward0":
         return None
-    if not training and (running_mean is None or running_var is None):
-        return None
     x, w = input.detach(), None if weight is None else weight.detach()
     if training:
         mean, inverse = node._saved_result1, node._saved_result2  # type: ignore[union-attr]
-    else:
-        assert running_mean is not None and running_var is not None
+    elif running_mean is not None and running_var is not None:
         mean, inverse = running_mean.clone(), (running_var + eps).rsqrt()
+    else:
+        return None
 
     def one(x: Tensor, parts: Sequence[Tensor | None], into: Tensor) -> None:
         dx, dw, db = parts
@@ -289,7 +294,7 @@ def _per_image(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
         def push(tangents: Tangents, layout: Layout) -> Tangents:
             (dx,) = tangents
             assert dx is not None
-            return [op(dx.flatten(0, 1), *args, **kwargs).unflatten(0, dx.shape[:2])]
+            return [unstacked(op(dx.flatten(0, 1), *args, **kwargs), dx)]
 
         return Linearised((input,), push)
 

@@ -68,7 +68,9 @@ class Tape:
     def push(self, seeds: Mapping[int, Tensor], shape: tuple[int, int]) -> Tensor:
         """The tangents of the losses, ``shape`` = (directions, n)."""
         tangents, layout = dict(seeds), Layout()
-        last = {slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None}
+        last = {
+            slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None
+        }
         for i, entry in enumerate(self.entries):
             incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
             for slot in entry.inputs:
