@@ -35,12 +35,15 @@ class RunSpec:
         "fixed", "Order in which classes appear.", choices=("fixed", "shuffled")
     )
     limit_per_class: int | None = setting(None, "Train examples per class at most.", least=1)
-    method: str = setting("er", "How to learn; see `metasp list methods`.")
+    method: str = setting("metasp-rehsel", "How to learn; see `metasp list methods`.")
     settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
     memory: int = setting(200, "Examples the memory may hold.", least=0)
     selection: str | None = setting(None, "What the memory keeps; see `metasp list selections`.")
     rehearse_last: int | None = setting(
         None, "Rehearse only in the last N epochs of a task; plain fine-tuning before.", least=1
+    )
+    observe: int = setting(
+        0, "Record influence, with this many pseudo steps, without using it; 0: do not.", least=0
     )
     backbone: str = setting("convnet", "The network; see `metasp list backbones`.")
     width: int | None = setting(None, "Channels (or units) of the first layer.", least=1)
@@ -108,7 +111,10 @@ class RunSpec:
                 raise unknown(f"key in {source}", key, known)
         if not isinstance(values.get("settings", {}), Mapping):
             raise UserError(f"settings in {source} must be a table of the method's settings.")
-        return cls(**{key: frozen(value) for key, value in values.items()})
+        plain_values = {key: frozen(value) for key, value in values.items()}
+        if "settings" in values:
+            plain_values["settings"] = {k: frozen(v) for k, v in values["settings"].items()}
+        return cls(**plain_values)
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:

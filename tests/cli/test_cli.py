@@ -48,6 +48,8 @@ BAD = [
     (["run", "--epochs", "0"], "at least 1"),
     (["run", "--epochs", "two"], "not a valid integer"),
     (["run", "--memory", "-3"], "at least 0"),
+    (["run", "--gamma", "2"], "between 0 and 1"),
+    (["run", "--method", "er", "--gamma", "0.5"], "no settings of its own"),
     (["run", "--memory", "5"], "smaller than the 10 classes"),
     (["run", "--tasks", "3"], "do not divide"),
     (["run", "--spec", "nowhere.toml"], "cannot read nowhere.toml"),

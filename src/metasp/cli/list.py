@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -60,11 +60,11 @@ def methods() -> Rows:
     return [
         {
             "name": name,
-            "what": first_line(inspect.getmodule(kind)),
-            "memory": kind.selection or "none",
-            "settings": ", ".join(f"{f.name}={f.default}" for f in fields(kind.Settings)),
+            "what": first_line(inspect.getmodule(recipe.kind)),
+            "memory": recipe.selection or "none",
+            "settings": ", ".join(f"{k}={v}" for k, v in asdict(recipe.settings).items()),
         }
-        for name, kind in METHODS.items()
+        for name, recipe in METHODS.items()
     ]
 
 

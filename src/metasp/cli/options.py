@@ -97,7 +97,8 @@ def spec_options(function: Command) -> Command:
 
     owners: dict[str, list[str]] = {}
     sample: dict[str, tuple[type, Field[Any]]] = {}
-    for name, kind in METHODS.items():
+    for name, recipe in METHODS.items():
+        kind = recipe.kind
         for entry in fields(kind.Settings):
             owners.setdefault(entry.name, []).append(name)
             sample.setdefault(entry.name, (kind.Settings, entry))

@@ -1,8 +1,6 @@
 """From a complete spec and its benchmark to a trainer that stands at the start."""
 
-from dataclasses import asdict, fields
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +8,11 @@ import torch.nn.functional as F
 from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
 from metasp.engine.trainer import LearningRate, Trainer
-from metasp.errors import UserError, unknown
+from metasp.errors import UserError
 from metasp.memory import Memory, selection
-from metasp.methods import method as method_named
+from metasp.methods import complete_settings, method, method_settings
 from metasp.methods.learner import Learner, Plan
-from metasp.methods.method import Method, Settings
+from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
 from metasp.types import Streams
 
@@ -22,7 +20,7 @@ from metasp.types import Streams
 def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     """Fill in every default that the benchmark, method or backbone owns, and check what only
     they can check. Completing twice changes nothing."""
-    kind = method_named(spec.method)
+    recipe = method(spec.method)
     source = benchmark.source
     if spec.data_digest not in (None, source.digest):
         raise UserError(
@@ -32,33 +30,21 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     done = spec.with_(
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
-        lr=spec.lr if spec.lr is not None else kind.lr,
-        selection=spec.selection or kind.selection,
+        lr=spec.lr if spec.lr is not None else recipe.kind.lr,
+        selection=spec.selection or recipe.selection,
         rehearse_last=spec.rehearse_last or spec.epochs,
         width=spec.width or default_width(spec.backbone),
         device=str(choose_device(spec.device)),
-        settings=asdict(method_settings(spec.method, spec.settings)),
+        settings=complete_settings(spec.method, spec.settings),
     )
     if done.selection is not None:
         selection(done.selection)
-    if kind.selection is not None and done.memory < source.classes:
+    if recipe.selection is not None and done.memory < source.classes:
         raise UserError(
             f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
             f"it: give --memory {source.classes} or more, or use a method without memory."
         )
     return done
-
-
-def method_settings(name: str, values: dict[str, Any] | Any) -> Settings:
-    """A method's settings from plain values, or one sentence about what is wrong."""
-    kind = method_named(name).Settings
-    known = [entry.name for entry in fields(kind)]
-    for key in values:
-        if key not in known:
-            if not known:
-                raise UserError(f"method {name!r} has no settings of its own, so no {key!r}.")
-            raise unknown(f"setting of method {name!r}", key, known)
-    return kind(**values)
 
 
 def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
@@ -74,7 +60,6 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=lr, momentum=spec.momentum, weight_decay=spec.weight_decay
     )
-    kind: type[Method] = method_named(spec.method)
     learner = Learner(
         model=model,
         optimizer=optimizer,
@@ -94,10 +79,12 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         augment=spec.augment,
         augment_memory=spec.augment_memory,
         bf16=spec.precision == "bf16",
+        compiled=spec.compile,
+        weigh=InfluenceWeights(steps=spec.observe, observe=True) if spec.observe else None,
     )
-    method = kind(learner, method_settings(spec.method, spec.settings))
+    chosen = method(spec.method).kind(learner, method_settings(spec.method, spec.settings))
     return Trainer(
-        learner, method, benchmark.tasks, LearningRate(lr, spec.lr_drop_at, spec.lr_drop)
+        learner, chosen, benchmark.tasks, LearningRate(lr, spec.lr_drop_at, spec.lr_drop)
     )
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from metasp.engine.evaluate import evaluate
+from metasp.engine.tables import influence_columns, note_influence
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished, TaskStarted
+from metasp.influence import Ledger
 from metasp.methods.learner import Learner
 from metasp.methods.method import Method, Phase, batch_bounds
 from metasp.types import Task
@@ -60,6 +62,7 @@ class Trainer:
         at = self.position
         for task in self.tasks[at.task :]:
             started, spent = time.monotonic(), at.seconds
+            self.learner.current = task.train
             if at == Position(task=at.task, seconds=spent):
                 yield from self._begin(task)
             done_epochs = 0
@@ -80,11 +83,11 @@ class Trainer:
                         at.epoch, at.step = epoch + 1, 0
                     at.phase, at.epoch = number + 1, 0
                 done_epochs += phase.epochs
-            self.method.end_task(task)
+            finished = self._end(task)
             yield self._test(task, before=False)
             at.task, at.phase = task.index + 1, 0
             at.seconds = spent + time.monotonic() - started
-            yield TaskFinished(task.index, self.learner.memory.table(), {})
+            yield finished
         yield RunFinished(len(self.tasks), at.seconds)
 
     def remaining(self) -> dict[str, tuple[int, float]]:
@@ -116,6 +119,7 @@ class Trainer:
             "streams": learner.streams.state(),
             "memory": learner.memory.state(),
             "method": self.method.state(),
+            "ledger": {k: torch.from_numpy(v) for k, v in learner.ledger.state().items()},
             "engine": {"order": self.order},
         }
         if any(not p.isfinite().all() for p in learner.model.parameters()):
@@ -141,6 +145,8 @@ class Trainer:
         self.learner.streams.restore(part("streams"))
         self.learner.memory.restore(part("memory"))
         self.method.restore(part("method"))
+        ledger = self.learner.ledger
+        self.learner.ledger = ledger.from_state(part("ledger"), ledger.quantities[3:])
         self.order = part("engine")["order"].clone()
         self.position = Position(**position)
 
@@ -148,6 +154,15 @@ class Trainer:
         yield TaskStarted(task.index, task.classes, len(task.train))
         yield self._test(task, before=True)
         self.method.begin_task(task)
+
+    def _end(self, task: Task) -> TaskFinished:
+        """Close the task: what its influences say goes to the memory, which then decides."""
+        learner, seen = self.learner, self.tasks[: task.index + 1]
+        note_influence(learner.memory, learner.ledger)
+        self.method.end_task(task)
+        columns = influence_columns(learner.ledger, learner.memory, seen)
+        learner.ledger = Ledger(learner.ledger.quantities[3:])
+        return TaskFinished(task.index, learner.memory.table(), columns)
 
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()

@@ -37,21 +37,24 @@ class Row:
 
 
 class Ledger:
-    """Per example id: how often it was measured, and its mean stability, plasticity and fused."""
+    """Per example id: how often it was measured, and its mean stability, plasticity and fused,
+    and of what else the caller names as ``extra``."""
 
-    def __init__(self) -> None:
+    def __init__(self, extra: tuple[str, ...] = ()) -> None:
+        self.quantities = (*QUANTITIES, *extra)
         self._place: dict[int, int] = {}
-        self._sums: Integers = np.zeros((0, len(QUANTITIES), DIGITS), np.int64)
+        self._sums: Integers = np.zeros((0, len(self.quantities), DIGITS), np.int64)
         self._counts: Integers = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         return len(self._place)
 
-    def add(self, ids: Any, stability: Any, plasticity: Any, fused: Any) -> None:
+    def add(self, ids: Any, stability: Any, plasticity: Any, fused: Any, *extra: Any) -> None:
         """Enter one measurement per id; all arguments are vectors of one length (tensor, array)."""
         names = _array(ids).astype(np.int64)
-        values = np.stack([_array(v).astype(np.float64) for v in (stability, plasticity, fused)], 1)
-        if values.ndim != 2 or names.shape != values.shape[:1]:
+        given = (stability, plasticity, fused, *extra)
+        values = np.stack([_array(v).astype(np.float64) for v in given], 1)
+        if values.ndim != 2 or values.shape != (len(names), len(self.quantities)):
             raise UserError("a ledger needs one id and one number of each kind per example.")
         if not np.isfinite(values).all() or np.abs(values).max(initial=0.0) >= 2.0**62:
             bad = int(names[~(np.abs(values) < 2.0**62).all(1)][0])
@@ -73,30 +76,31 @@ class Ledger:
         self._counts[places] += state["counts"]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Columns by name: id (ascending), stability, plasticity, fused (means), count."""
+        """Columns by name: id (ascending), the mean of each quantity, count."""
         state = self.state()
         means = to_floats(state["sums"]) / np.maximum(state["counts"], 1)[:, None]
         columns: dict[str, NDArray[Any]] = {"id": state["ids"]}
-        columns.update({name: means[:, i] for i, name in enumerate(QUANTITIES)})
+        columns.update({name: means[:, i] for i, name in enumerate(self.quantities)})
         return {**columns, "count": state["counts"]}
 
     def rows(self) -> list[Row]:
-        """The same, one row per example."""
+        """The same, one row per example, without what is extra."""
         columns = self.arrays()
-        return [Row(*values) for values in zip(*(c.tolist() for c in columns.values()))]
+        chosen = [columns[name].tolist() for name in ("id", *QUANTITIES, "count")]
+        return [Row(*values) for values in zip(*chosen)]
 
     def means(self, ids: Any) -> Numbers:
-        """Mean stability, plasticity and fused of some ids, shape (n, 3); NaN if never entered."""
+        """The mean of each quantity (columns) of some ids (rows); NaN if never entered."""
         names = _array(ids).astype(np.int64).tolist()
         places = np.array([self._place.get(i, -1) for i in names], np.int64)
-        result = np.full((len(names), len(QUANTITIES)), np.nan)
+        result = np.full((len(names), len(self.quantities)), np.nan)
         known = places >= 0
         at = places[known]
         result[known] = to_floats(carried(self._sums[at])) / self._counts[at, None]
         return result
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Arrays to store: ids (n,), sums (n, 3, digits) and counts (n,), all int64, by id."""
+        """Arrays to store: ids (n,), sums (n, quantities, digits), counts (n,), int64, by id."""
         ids = np.fromiter(self._place, np.int64, len(self._place))
         order = np.argsort(ids)
         used = len(ids)
@@ -104,12 +108,12 @@ class Ledger:
         return {"ids": ids[order], "sums": sums, "counts": counts}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Ledger":
+    def from_state(cls, state: Mapping[str, Any], extra: tuple[str, ...] = ()) -> "Ledger":
         """The ledger that gave this `state` (tensors or arrays)."""
+        made = cls(extra)
         ids, sums, counts = (_array(state[k]).astype(np.int64) for k in ("ids", "sums", "counts"))
-        if sums.shape != (len(ids), len(QUANTITIES), DIGITS) or counts.shape != ids.shape:
+        if sums.shape != (len(ids), len(made.quantities), DIGITS) or counts.shape != ids.shape:
             raise UserError("this is not the state of a ledger: its arrays have other shapes.")
-        made = cls()
         made._place = {i: place for place, i in enumerate(ids.tolist())}
         made._sums, made._counts = sums.copy(), counts.copy()
         return made
@@ -121,7 +125,8 @@ class Ledger:
         short = len(place) - len(self._counts)
         if short > 0:  # grow by half: adding stays cheap on average
             room = short + len(self._counts) // 2
-            self._sums = np.concatenate([self._sums, np.zeros((room, 3, DIGITS), np.int64)])
+            fresh = np.zeros((room, len(self.quantities), DIGITS), np.int64)
+            self._sums = np.concatenate([self._sums, fresh])
             self._counts = np.concatenate([self._counts, np.zeros(room, np.int64)])
         return np.array(found, np.int64)
 

@@ -1,7 +1,40 @@
-"""The memory and the decisions about what it keeps."""
+"""The memory and the decisions about what it keeps. SELECTIONS is a dictionary you can read."""
 
+from metasp.errors import unknown
 from metasp.memory.buffer import Memory
 from metasp.memory.placement import Placement
-from metasp.memory.selection import SELECTIONS, Offer, Selection, selection
+from metasp.memory.rehsel import rehsel, rehsel_without_cluster, rehsel_without_influence
+from metasp.memory.selection import (
+    Offer,
+    Selection,
+    class_balanced,
+    greedy,
+    reservoir,
+    ring,
+    task_balanced,
+)
 
 __all__ = ["SELECTIONS", "Memory", "Offer", "Placement", "Selection", "selection"]
+
+SELECTIONS: dict[str, Selection] = {
+    "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
+    "ring": Selection(ring, "step", "the newest of each task, an equal share each"),
+    "greedy": Selection(greedy, "step", "balanced over classes at every moment (GDumb)"),
+    "class-balanced": Selection(class_balanced, "task", "random, an equal share per class"),
+    "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
+    "random": Selection(task_balanced, "task", "the paper's name for task-balanced"),
+    "rehsel": Selection(rehsel, "task", "by influence, the best of each cluster of pixels"),
+    "rehsel-features": Selection(
+        rehsel, "task", "by influence, the best of each cluster of features", "features"
+    ),
+    "rehsel-without-cluster": Selection(rehsel_without_cluster, "task", "by influence alone"),
+    "rehsel-without-influence": Selection(
+        rehsel_without_influence, "task", "nearest to the centre of each cluster of pixels"
+    ),
+}
+
+
+def selection(name: str) -> Selection:
+    if name not in SELECTIONS:
+        raise unknown("selection", name, SELECTIONS)
+    return SELECTIONS[name]

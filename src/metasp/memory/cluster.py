@@ -45,11 +45,12 @@ def assign(rows: Rows, count: int, centres: Tensor) -> tuple[Tensor, Tensor]:
     nearest = torch.empty(count, dtype=torch.long)
     distance = torch.empty(count)
     norms = centres.square().sum(1)
-    for part in torch.arange(count).split(CHUNK):
+    for part in torch.split(torch.arange(count), CHUNK):
         chunk = rows(part)
         gaps = torch.addmm(norms[None], chunk, centres.T, alpha=-2)
-        least, nearest[part] = gaps.min(1)
-        distance[part] = (least + chunk.square().sum(1)).clamp_min(0)
+        nearest[part] = gaps.argmin(1)
+        # Not from the gaps: there a small distance drowns in the rounding of large norms.
+        distance[part] = (chunk - centres[nearest[part]]).square_().sum(1)
     return nearest, distance
 
 
@@ -57,7 +58,7 @@ def means(rows: Rows, nearest: Tensor, distance: Tensor, clusters: int) -> Tenso
     """The mean row of each cluster; empty ones get the rows that are farthest from theirs."""
     sizes = nearest.bincount(minlength=clusters)
     sums: Tensor | None = None
-    for part in torch.arange(len(nearest)).split(CHUNK):
+    for part in torch.split(torch.arange(len(nearest)), CHUNK):
         chunk = rows(part)
         if sums is None:
             sums = chunk.new_zeros(clusters, chunk.shape[1])

@@ -17,18 +17,14 @@ def rehsel(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
     return replace_worst(memory, offer, best_of_clusters(memory, offer, generator, offer.influence))
 
 
-def rehsel_without_cluster(
-    memory: Memory, offer: Offer, generator: torch.Generator
-) -> Placement:
+def rehsel_without_cluster(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """Store the best of the new task outright."""
     noise = torch.rand(len(offer.ids), generator=generator)
     order = noise.argsort() if no_influence(offer.influence) else ranked(offer.influence)
     return replace_worst(memory, offer, order[: new_share(memory, offer)])
 
 
-def rehsel_without_influence(
-    memory: Memory, offer: Offer, generator: torch.Generator
-) -> Placement:
+def rehsel_without_influence(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """Store what is nearest to each cluster's centre."""
     return replace_worst(memory, offer, best_of_clusters(memory, offer, generator, None))
 
@@ -45,7 +41,7 @@ def best_of_clusters(
         return torch.arange(len(offer.ids))
     cluster, distance = kmeans(offer.points, len(offer.ids), share, generator)
     order = distance.argsort(stable=True) if no_influence(influence) else ranked(influence)
-    first = {}
+    first: dict[int, int] = {}
     for row in order.tolist():
         first.setdefault(int(cluster[row]), row)
     chosen = list(first.values())

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from metasp.errors import unknown
 from metasp.memory.buffer import Memory
 from metasp.memory.placement import Placement
 
@@ -15,13 +14,14 @@ from metasp.memory.placement import Placement
 class Offer:
     """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
 
-    `points` gives rows to cluster (n, d) when asked; `influence` (n,) is NaN where unknown."""
+    `points` gives the rows to cluster, (m, d) for m row numbers; `influence` (n,) is NaN where
+    unknown."""
 
     labels: Tensor
     ids: Tensor
     task: int
     tasks: int
-    points: Callable[[], Tensor] | None = None
+    points: Callable[[Tensor], Tensor] | None = None
     influence: Tensor | None = None
 
 
@@ -35,6 +35,7 @@ class Selection:
     decide: Decide
     at: str  # "step" | "task"
     help: str
+    points: str = "pixels"  # what it clusters, if it does: "pixels" | "features"
 
 
 def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
@@ -137,18 +138,3 @@ def _largest(groups: list[int]) -> list[int]:
     sizes = {group: groups.count(group) for group in set(groups) - {-1}}
     most = min(sizes, key=lambda group: (-sizes[group], group))
     return [slot for slot, group in enumerate(groups) if group == most]
-
-
-SELECTIONS: dict[str, Selection] = {
-    "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
-    "ring": Selection(ring, "step", "the newest of each task, an equal share each"),
-    "greedy": Selection(greedy, "step", "balanced over classes at every moment (GDumb)"),
-    "class-balanced": Selection(class_balanced, "task", "random, an equal share per class"),
-    "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
-}
-
-
-def selection(name: str) -> Selection:
-    if name not in SELECTIONS:
-        raise unknown("selection", name, SELECTIONS)
-    return SELECTIONS[name]

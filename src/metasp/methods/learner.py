@@ -1,6 +1,6 @@
 """The learner: what a method may touch, and the few moves that every method is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from metasp.benchmarks.transform import Transform
+from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
-from metasp.types import Batch, LossFn, Streams
+from metasp.types import Batch, Examples, LossFn, Streams
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,20 @@ class Step:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Weighed:
+    """Losses of a batch with their graph alive, the weight of each in the update, both (n,), and
+    what else there is to tell."""
+
+    losses: Tensor
+    weights: Tensor
+    numbers: Mapping[str, float]
+
+
+Weigh = Callable[["Learner", Batch], Weighed]
+"""How much each example of a prepared batch counts in the update."""
+
+
 @dataclass
 class Learner:
     """Model, optimizer, memory and random streams of one run."""
@@ -47,6 +62,10 @@ class Learner:
     augment: bool = True
     augment_memory: bool = True
     bf16: bool = False
+    compiled: bool = False
+    weigh: Weigh | None = None  # set to weigh (or only observe) every update of a method
+    current: Examples | None = None  # the training data of the task at hand
+    ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
 
     def prepare(self, raw: Batch) -> Batch:
         """Network inputs of new examples, freshly augmented."""
@@ -56,6 +75,10 @@ class Learner:
         """Network inputs of examples from memory, freshly augmented at each replay."""
         stream = self.streams["augment-memory"] if self.augment_memory else None
         return self._prepared(raw, stream)
+
+    def plain(self, raw: Batch) -> Batch:
+        """Network inputs without augmentation, for testing and validation."""
+        return self._prepared(raw, None)
 
     def replay(self, count: int | None = None) -> Batch:
         """A random batch from memory as network inputs; empty while the memory is."""
@@ -75,15 +98,26 @@ class Learner:
             out: Tensor = self.model(inputs)
         return out.float() if self.bf16 else out
 
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the head sees (n, d); a model without `features` gives its logits."""
+        features = getattr(self.model, "features", self.model)
+        out: Tensor = features(inputs)
+        return out
+
     def losses(self, batch: Batch) -> Tensor:
         """One loss per example, shape (n,)."""
         return self.loss_fn(self.outputs(batch.inputs), batch.labels)
 
-    def update(self, batch: Batch) -> Step:
-        """One SGD step on the mean loss of a prepared batch."""
-        losses = self.losses(batch)
-        self.descend(losses.mean())
-        return Step(float(losses.detach().mean()))
+    def update(self, batch: Batch, weigh: Weigh | None = None) -> Step:
+        """One SGD step on the mean loss of a prepared batch, or on its weighted sum."""
+        weigh = weigh or self.weigh
+        if weigh is None or not len(self.memory):
+            losses = self.losses(batch)
+            weighed = Weighed(losses, uniform(losses), {})
+        else:
+            weighed = weigh(self, batch)
+        self.descend((weighed.weights * weighed.losses).sum())
+        return Step(float(weighed.losses.detach().mean()), weighed.numbers)
 
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -98,3 +132,8 @@ class Learner:
     def _prepared(self, raw: Batch, generator: torch.Generator | None) -> Batch:
         inputs = self.transform(raw.inputs.to(self.device), generator)
         return Batch(inputs, raw.labels.to(self.device), raw.ids)
+
+
+def uniform(losses: Tensor) -> Tensor:
+    """The weights of a plain mean, shape (n,)."""
+    return torch.full_like(losses, 1 / len(losses), requires_grad=False)

@@ -5,13 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from metasp.errors import UserError
+from metasp.influence.ledger import QUANTITIES
 from metasp.memory import Offer
 from metasp.methods.learner import Learner, Step
 from metasp.spec import validate_field
 from metasp.types import Batch, Examples, State, Task
+
+FUSED = QUANTITIES.index("fused")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +115,31 @@ def offer_step(learner: Learner, new: Batch, task: Task) -> None:
 def offer_task(learner: Learner, task: Task) -> None:
     """Let the run's selection decide about a whole task, and write what it decided."""
     examples = task.train
-    offer = Offer(examples.labels.cpu(), examples.ids, task.index, learner.plan.tasks)
+    influence = torch.from_numpy(learner.ledger.means(examples.ids)[:, FUSED])
+    offer = Offer(
+        examples.labels.cpu(),
+        examples.ids,
+        task.index,
+        learner.plan.tasks,
+        points=points(learner, examples),
+        influence=influence,
+    )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
     learner.memory.write(placement.slots, examples.take(placement.chosen), task.index)
+    learner.memory.influence[placement.slots] = influence[placement.chosen]
     learner.memory.offered += len(examples)
+
+
+def points(learner: Learner, examples: Examples) -> Callable[[Tensor], Tensor]:
+    """The rows a selection may cluster: pixels read in place, or features of the current model."""
+    if learner.selection.points == "pixels":
+        return lambda rows: examples.take(rows).inputs.flatten(1).float().cpu()
+    learner.model.eval()
+    with torch.no_grad():
+        parts = [
+            learner.features(learner.plain(examples.take(rows)).inputs).cpu()
+            for rows in torch.split(torch.arange(len(examples)), 500)
+        ]
+    learner.model.train()
+    found = torch.cat(parts)
+    return lambda rows: found[rows]

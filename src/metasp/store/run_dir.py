@@ -34,6 +34,7 @@ INFLUENCE = pa.schema(
         ("stability", pa.float64()),
         ("plasticity", pa.float64()),
         ("fused", pa.float64()),
+        ("loss", pa.float64()),
         ("count", pa.int64()),
         ("kept", pa.bool_()),
     ]

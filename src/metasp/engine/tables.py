@@ -1,0 +1,38 @@
+"""What a task's influences come to: noted in the memory, and as a table to keep."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from metasp.influence import Ledger
+from metasp.memory import Memory
+from metasp.types import Task
+
+
+def note_influence(memory: Memory, ledger: Ledger) -> None:
+    """Write the mean fused influence of this task's steps beside each example in memory."""
+    slots = memory.occupied
+    means = torch.from_numpy(ledger.means(memory.ids[slots])[:, ledger.quantities.index("fused")])
+    known = ~means.isnan()
+    memory.influence[slots[known]] = means[known]
+
+
+def influence_columns(
+    ledger: Ledger, memory: Memory, seen: Sequence[Task]
+) -> Mapping[str, Sequence[Any]]:
+    """One row for each example met in the task, by id; nothing if no influence was computed."""
+    if not len(ledger):
+        return {}
+    columns = {name: column.tolist() for name, column in ledger.arrays().items()}
+    label = {
+        i: y for task in seen for i, y in zip(task.train.ids.tolist(), task.train.labels.tolist())
+    }
+    new = set(seen[-1].train.ids.tolist())
+    kept = set(memory.ids[memory.occupied].tolist())
+    ids = columns["id"]
+    columns["task"] = [seen[-1].index] * len(ids)
+    columns["label"] = [label[i] for i in ids]
+    columns["source"] = ["new" if i in new else "memory" for i in ids]
+    columns["kept"] = [i in kept for i in ids]
+    return columns

@@ -1,0 +1,133 @@
+"""Influence as example weights: one function from losses, batch and validation sets to weights,
+which any method can use by setting `learner.weigh`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metasp.influence import Influence, Recorded, fuse, record, sp_influence
+from metasp.methods.learner import Learner, Weighed, uniform
+from metasp.types import Batch
+
+GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
+
+
+class Weights(NamedTuple):
+    """Example weights (n,), the fused influence (n,) behind them, and the gamma of the fusion."""
+
+    weights: Tensor
+    fused: Tensor
+    gamma: float
+
+
+def released(influence: Influence, gamma: float | None = None) -> Weights:
+    """(1 − I*)/Σ(1 − I*), each influence first scaled to the size of its validation loss."""
+    stability = scaled(influence.stability, influence.old_loss)
+    plasticity = scaled(influence.plasticity, influence.new_loss)
+    if gamma is None:
+        best = fuse(stability, plasticity).gamma
+        gamma = min(max(best, GAMMA_MARGIN), 1 - GAMMA_MARGIN)
+    fused = gamma * stability + (1 - gamma) * plasticity
+    return Weights((1 - fused) / (1 - fused).sum(), fused, gamma)
+
+
+def as_written(influence: Influence, gamma: float | None = None) -> Weights:
+    """1/n − I*, with the influence as it is."""
+    both = fuse(influence.stability, influence.plasticity, gamma)
+    return Weights(1 / len(both.fused) - both.fused, both.fused, both.gamma)
+
+
+def scaled(influence: Tensor, size: float) -> Tensor:
+    """The vector with the given norm; a zero vector stays zero."""
+    norm = influence.norm()
+    return influence * (size / norm) if norm > 0 else influence
+
+
+RULES: dict[str, Callable[[Influence, float | None], Weights]] = {
+    "released": released,
+    "as-written": as_written,
+}
+
+
+@dataclass(frozen=True)
+class InfluenceWeights:
+    """Weigh a batch by influence, and write every influence into the learner's ledger.
+
+    `observe` records but leaves the weights uniform; `shuffle` deals the weights at random."""
+
+    rule: str = "released"
+    gamma: float | None = None
+    steps: int = 1
+    scope: str | None = None
+    validation_old: float | None = None
+    validation_new: float | None = None
+    shuffle: bool = False
+    observe: bool = False
+
+    def __call__(self, learner: Learner, batch: Batch) -> Weighed:
+        old, new = validation_sets(learner, self.validation_old, self.validation_new)
+        recorded, influence = self.measure(learner, batch, old, new)
+        losses = recorded.losses if recorded else learner.losses(batch)
+        plain = uniform(losses)
+        weights, fused, gamma = RULES[self.rule](influence, self.gamma)
+        usable = bool(weights.isfinite().all() and weights.sum() > 0)
+        numbers = {"gamma": gamma, "fallback": float(not usable)}
+        if fused.isfinite().all():
+            entries = (influence.stability, influence.plasticity, fused, losses)
+            learner.ledger.add(batch.ids, *entries)
+        if self.observe or not usable:
+            return Weighed(losses, plain, numbers)
+        if self.shuffle:
+            weights = weights[torch.randperm(len(weights), generator=learner.streams["shuffle"])]
+        return Weighed(losses, weights, numbers)
+
+    def measure(
+        self, learner: Learner, batch: Batch, old: Batch, new: Batch
+    ) -> tuple[Recorded | None, Influence]:
+        """The influences of the batch, and its forward pass if the update can share it."""
+        pair = (batch.inputs, batch.labels)
+        with eager(learner):
+            # In bf16 the influence is still computed in fp32, by a forward pass of its own.
+            recorded = None if learner.bf16 else record(learner.model, learner.loss_fn, pair)
+            found = sp_influence(
+                learner.model,
+                learner.loss_fn,
+                batch=pair,
+                old=(old.inputs, old.labels),
+                new=(new.inputs, new.labels),
+                steps=self.steps,
+                optimizer=learner.optimizer,
+                scope=self.scope,
+                recorded=recorded,
+            )
+        return recorded, found
+
+
+def validation_sets(learner: Learner, old: float | None, new: float | None) -> tuple[Batch, Batch]:
+    """V_old from memory and V_new from the current task, drawn anew, never augmented."""
+    current = learner.current
+    if current is None:
+        raise ValueError("the learner has no current task")
+    stream, memory = learner.streams["validation"], learner.memory
+    slots = memory.draw(validation_size(old, len(memory), memory.capacity), stream)
+    count = validation_size(new, len(current), memory.capacity)
+    rows = torch.randperm(len(current), generator=stream)[:count]
+    return learner.plain(memory.read(slots)), learner.plain(current.take(rows))
+
+
+def validation_size(wanted: float | None, available: int, capacity: int) -> int:
+    """A count, a fraction of what is available, or a tenth of the memory; at least 2, as
+    BatchNorm needs them."""
+    if wanted is None:
+        wanted = capacity // 10
+    size = round(wanted * available) if 0 < wanted < 1 else int(wanted)
+    return min(available, max(2, size))
+
+
+def eager(learner: Learner) -> AbstractContextManager[object]:
+    """Influence looks at each operation, so a compiled model runs uncompiled meanwhile."""
+    return torch.compiler.set_stance("force_eager") if learner.compiled else nullcontext()

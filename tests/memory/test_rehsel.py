@@ -1,0 +1,107 @@
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+from metasp.memory import SELECTIONS, Memory, Offer
+from metasp.memory.cluster import kmeans
+from metasp.types import Batch, Streams
+
+
+def blobs(centres=6, each=20, spread=0.05):
+    """Well separated groups in the plane, with the group of each row."""
+    stream = Streams(0)["blobs"]
+    middle = torch.stack([torch.arange(centres) * 10.0, torch.zeros(centres)], 1)
+    group = torch.arange(centres).repeat_interleave(each)
+    points = middle[group] + spread * torch.randn(len(group), 2, generator=stream)
+    return points, group
+
+
+def decide(name, memory, points, influence, task=0, labels=None, ids=None):
+    ids = torch.arange(len(points)) + 1000 * task if ids is None else ids
+    labels = torch.zeros(len(points), dtype=torch.long) if labels is None else labels
+    offer = Offer(labels, ids, task, 5, lambda rows: points[rows], influence)
+    placement = SELECTIONS[name].decide(memory, offer, Streams(1)["selection"])
+    memory.apply(placement, Batch(points, labels, ids), task)
+    memory.influence[placement.slots] = influence[placement.chosen].double()
+    return placement
+
+
+def test_kmeans_finds_separate_groups():
+    points, group = blobs()
+    cluster, distance = kmeans(lambda rows: points[rows], len(points), 6, Streams(2)["k"])
+    pairs = set(zip(group.tolist(), cluster.tolist()))
+    assert len(pairs) == 6
+    means = torch.stack([points[group == g].mean(0) for g in group])
+    assert torch.allclose(distance, (points - means).square().sum(1), atol=1e-3)
+
+
+def test_kmeans_is_as_good_as_scikit_learns():
+    points = torch.rand(800, 8, generator=Streams(0)["points"])
+    _, distance = kmeans(lambda rows: points[rows], 800, 20, Streams(0)["k"], iterations=50)
+    other = KMeans(20, n_init=1, random_state=0).fit(points.numpy()).inertia_
+    assert float(distance.sum()) < 1.05 * other
+
+
+def test_kmeans_of_identical_rows():
+    cluster, distance = kmeans(lambda rows: torch.ones(len(rows), 3), 10, 4, Streams(0)["k"])
+    assert distance.max() == 0
+    assert cluster.min() >= 0
+
+
+def test_rehsel_stores_the_best_of_each_cluster():
+    points, group = blobs()
+    influence = torch.rand(len(points), generator=Streams(3)["i"])
+    best = [int(torch.where(group == g, influence, 9.0).argmin()) for g in range(6)]
+    placement = decide("rehsel", Memory(6), points, influence)
+    assert sorted(placement.chosen.tolist()) == best
+
+
+def test_without_cluster_it_stores_the_best_outright():
+    points, _ = blobs()
+    influence = torch.rand(len(points), generator=Streams(3)["i"])
+    placement = decide("rehsel-without-cluster", Memory(6), points, influence)
+    assert sorted(placement.chosen.tolist()) == sorted(influence.argsort()[:6].tolist())
+
+
+def test_without_influence_it_stores_the_nearest_to_each_centre():
+    points, group = blobs()
+    influence = torch.rand(len(points), generator=Streams(3)["i"])
+    placement = decide("rehsel-without-influence", Memory(6), points, influence)
+    for g in range(6):
+        own = torch.nonzero(group == g).flatten()
+        gaps = (points[own] - points[own].mean(0)).norm(dim=1)
+        assert int(own[gaps.argmin()]) in placement.chosen.tolist()
+
+
+@pytest.mark.parametrize("name", [n for n in SELECTIONS if n.startswith("rehsel")])
+def test_a_first_task_without_influence_still_fills_the_memory(name):
+    points, _ = blobs()
+    unknown = torch.full((len(points),), torch.nan)
+    memory = Memory(10)
+    decide(name, memory, points, unknown)
+    assert len(memory) == len(set(memory.ids.tolist())) == 10
+
+
+def test_the_worst_are_dropped_evenly_over_tasks_and_classes():
+    points, _ = blobs(centres=4, each=10)
+    stream = Streams(4)["i"]
+    memory = Memory(24)
+    for task in range(2):
+        labels = 2 * task + torch.arange(40) % 2
+        decide("rehsel", memory, points, torch.rand(40, generator=stream), task, labels)
+    before = {int(i): (int(t), int(y), float(v)) for i, t, y, v in
+              zip(memory.ids, memory.tasks, memory.labels, memory.influence)}  # fmt: skip
+    assert [t for t, _, _ in before.values()].count(0) == 12
+    decide("rehsel", memory, points, torch.rand(40, generator=stream), 2,
+           4 + torch.arange(40) % 2)  # fmt: skip
+    left = set(memory.ids.tolist()) & set(before)
+    for task in range(2):
+        held = [(i, y, v) for i, (t, y, v) in before.items() if t == task]
+        assert sum(i in left for i, _, _ in held) == 8
+        sizes = []
+        for label in {y for _, y, _ in held}:
+            own = sorted((v, i) for i, y, v in held if y == label)
+            kept = [i in left for _, i in own]
+            assert kept == sorted(kept, reverse=True), "a better one was dropped before a worse"
+            sizes.append(sum(kept))
+        assert max(sizes) - min(sizes) <= 1

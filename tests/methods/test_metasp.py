@@ -1,0 +1,280 @@
+"""MetaSP: what makes it MetaSP, against independent answers."""
+
+from dataclasses import replace
+from functools import partial
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from metasp.benchmarks.transform import Transform
+from metasp.errors import UserError
+from metasp.events import StepTaken, TaskFinished
+from metasp.influence import Influence
+from metasp.memory import Memory, selection
+from metasp.methods.learner import Learner, Plan
+from metasp.methods.metasp import influence_epochs
+from metasp.methods.weighting import (
+    InfluenceWeights,
+    as_written,
+    released,
+    validation_sets,
+    validation_size,
+)
+from metasp.types import Batch, Examples, Streams
+from tests.helpers import final_weights, finish, outcome
+
+SCHEDULED = {"epochs": 3, "selection": "task-balanced"}
+
+
+def zeros(self, learner, batch, old, new):
+    none = torch.zeros(batch.size)
+    return None, Influence(none, none, none, 0.5, "none", 1.0, 1.0)
+
+
+def learned(directory):
+    """The weights and memory at the end."""
+    state = final_weights(directory)
+    return {k: v for k, v in state.items() if k.startswith(("model/", "optimizer/", "memory/"))}
+
+
+def losses(events):
+    return [(e.task, e.epoch, e.step, e.loss) for e in events if isinstance(e, StepTaken)]
+
+
+def test_with_zero_influence_it_is_er_with_its_schedule(tiny, monkeypatch):
+    er = tiny("er", method="er", rehearse_last=1, **SCHEDULED)
+    er_losses = losses(er.events())
+    monkeypatch.setattr(InfluenceWeights, "measure", zeros)
+    meta = tiny("metasp", method="metasp", settings={"influence_last": 1}, **SCHEDULED)
+    assert losses(meta.events()) == er_losses
+    one, two = learned(meta.directory), learned(er.directory)
+    # The noted influence is metasp's own: zero where er knows none.
+    assert one.pop("memory/influence") != two.pop("memory/influence")
+    assert one == two
+
+
+def test_with_influence_it_is_not(tiny):
+    er = finish(tiny("er", method="er", rehearse_last=1, **SCHEDULED))
+    meta = finish(tiny("metasp", method="metasp", settings={"influence_last": 1}, **SCHEDULED))
+    assert learned(er)["model/head.weight"] != learned(meta)["model/head.weight"]
+
+
+@pytest.mark.parametrize("method", ["er", "finetune"])
+def test_observing_leaves_training_untouched(tiny, method):
+    plain = tiny("plain", method=method, epochs=2)
+    seen = tiny("seen", method=method, epochs=2, observe=2)
+    assert losses(plain.events()) == losses(seen.events())
+    one, two = learned(plain.directory), learned(seen.directory)
+    one.pop("memory/influence"), two.pop("memory/influence")
+    assert one == two
+    assert (seen.directory.path / "influence.parquet").exists() == (method == "er")
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+def small_learner(model, optimizer):
+    """A learner in float64 with 12 examples in memory and 30 in the task at hand."""
+    streams = Streams(5)
+    x = torch.randn(42, 4, generator=streams["x"], dtype=torch.float64)
+    y = torch.randint(0, 3, (42,), generator=streams["y"])
+    memory = Memory(12)
+    memory.write(torch.arange(12), Batch(x[:12], y[:12], torch.arange(12)), 0)
+
+    class Identity(Transform):
+        def __call__(self, raw, generator=None):
+            return raw
+
+    return Learner(
+        model=model,
+        optimizer=optimizer,
+        loss_fn=partial(F.cross_entropy, reduction="none"),
+        memory=memory,
+        selection=selection("task-balanced"),
+        transform=Identity((0.0,), (1.0,)),
+        streams=streams,
+        plan=Plan(1, 8, 8, 1, 2),
+        device=torch.device("cpu"),
+        current=Examples.of(x[12:], y[12:], torch.arange(12, 42)),
+    )
+
+
+def by_hand(model, batch, old, new, rule, lr):
+    """Weights from the definition: a gradient through the pseudo update, one example at a time."""
+    names = [name for name, _ in model.named_parameters()]
+    theta = [p.detach().clone().requires_grad_() for p in model.parameters()]
+
+    def loss(params, x, y):
+        out = torch.func.functional_call(model, dict(zip(names, params)), (x,))
+        return F.cross_entropy(out, y, reduction="none")
+
+    n = batch.size
+    nudge = torch.zeros(n, dtype=torch.float64, requires_grad=True)
+    inner = loss(theta, batch.inputs, batch.labels)
+    grads = torch.autograd.grad(inner.mean() + nudge @ inner, theta, create_graph=True)
+    moved = [t - lr * g for t, g in zip(theta, grads)]
+    goals = [loss(moved, v.inputs, v.labels).mean() for v in (old, new)]
+    s, p = (torch.autograd.grad(goal, nudge, retain_graph=True)[0] for goal in goals)
+    if rule == "released":
+        s, p = s * goals[0].item() / s.norm(), p * goals[1].item() / p.norm()
+    gamma = float(((p - s) @ p) / ((p - s) @ (p - s)))
+    gamma = min(max(gamma, 0.001), 0.999) if rule == "released" else min(max(gamma, 0.0), 1.0)
+    fused = gamma * s + (1 - gamma) * p
+    return (1 - fused) / (1 - fused).sum() if rule == "released" else 1 / n - fused
+
+
+@pytest.mark.parametrize("rule", ["released", "as-written"])
+def test_the_weighted_update_by_hand(rule):
+    model, lr = net(), 0.3
+    learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=lr))
+    batch = Batch.join([learner.current.take(torch.arange(6)), learner.replay(4)])
+    again = small_learner(net(), None)
+    again.replay(4)
+    old, new = validation_sets(again, 5, 7)
+    weights = by_hand(model, batch, old, new, rule, lr)
+    total = weights @ F.cross_entropy(model(batch.inputs), batch.labels, reduction="none")
+    grads = torch.autograd.grad(total, list(model.parameters()))
+    expected = [p.detach() - lr * g for p, g in zip(model.parameters(), grads)]
+    step = learner.update(batch, InfluenceWeights(rule=rule, validation_old=5, validation_new=7))
+    assert step.numbers["fallback"] == 0
+    for got, want in zip(model.parameters(), expected):
+        assert torch.allclose(got, want, rtol=1e-10, atol=1e-12)
+    assert len(learner.ledger) == 10
+
+
+def influence(s, p):
+    return Influence(torch.tensor(s), torch.tensor(p), torch.zeros(len(s)), 0.0, "", 2.0, 0.5)
+
+
+def test_a_given_gamma_is_used_as_it_is():
+    found = influence([1.0, -2.0, 0.5], [0.2, 0.1, -0.3])
+    for gamma, goal in ((1.0, found.stability), (0.0, found.plasticity)):
+        assert torch.allclose(as_written(found, gamma).weights, 1 / 3 - goal)
+        got = released(found, gamma)
+        size = found.old_loss if gamma else found.new_loss
+        assert got.fused.norm() == pytest.approx(size)
+        assert got.weights.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("bad", [[torch.nan, 0.0, 0.0, 0.0], [40.0, 40.0, 40.0, 40.0]])
+def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, bad):
+    model = net()
+    learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    batch = learner.current.take(torch.arange(4))
+    twin = net()
+    F.cross_entropy(twin(batch.inputs), batch.labels).backward()
+    torch.optim.SGD(twin.parameters(), lr=0.1).step()
+
+    def measured(self, learner, batch, old, new):
+        return None, replace(influence(bad, bad), old_loss=1e3)
+
+    monkeypatch.setattr(InfluenceWeights, "measure", measured)
+    step = learner.update(batch, InfluenceWeights(rule="as-written", gamma=1.0))
+    assert step.numbers["fallback"] == 1
+    for got, want in zip(model.parameters(), twin.parameters()):
+        assert torch.allclose(got, want, rtol=1e-12)
+
+
+def test_shuffled_weights_are_the_same_weights_elsewhere():
+    def weights(shuffle):
+        model = net()
+        learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        batch = learner.current.take(torch.arange(20))
+        return InfluenceWeights(shuffle=shuffle)(learner, batch).weights
+
+    plain, shuffled = weights(False), weights(True)
+    assert not torch.equal(plain, shuffled)
+    assert torch.equal(plain.sort().values, shuffled.sort().values)
+
+
+def test_validation_sizes():
+    assert validation_size(None, 100, 200) == 20
+    assert validation_size(0.5, 100, 200) == 50
+    assert validation_size(30.0, 100, 200) == 30
+    assert validation_size(300.0, 100, 200) == 100
+    assert validation_size(None, 100, 10) == 2
+
+
+def test_validation_sets_are_drawn_anew_from_memory_and_task():
+    learner = small_learner(net(), None)
+    draws = [validation_sets(learner, 4, 6) for _ in range(3)]
+    assert all(set(old.ids.tolist()) <= set(range(12)) for old, _ in draws)
+    assert all(set(new.ids.tolist()) <= set(range(12, 42)) for _, new in draws)
+    assert len({tuple(old.ids.tolist()) for old, _ in draws}) == 3
+
+
+def test_schedule_is_the_papers_scaled():
+    assert [influence_epochs(None, n) for n in (50, 10, 5, 1)] == [5, 1, 1, 1]
+    assert influence_epochs(7, 5) == 5
+
+
+@pytest.mark.parametrize("method", ["metasp", "metasp-rehsel"])
+def test_memory_is_full_and_evenly_shared_after_each_task(tiny, method):
+    experiment = tiny(method=method, epochs=2, memory=33)
+    valid: set[int] = set()
+    for event in experiment.events():
+        if isinstance(event, TaskFinished):
+            valid |= set(experiment.benchmark.tasks[event.task].train.ids.tolist())
+            ids, tasks = event.memory["id"], event.memory["task"]
+            assert len(ids) == len(set(ids)) == 33
+            assert set(ids) <= valid
+            shares = [tasks.count(task) for task in range(event.task + 1)]
+            assert max(shares) - min(shares) <= 1
+
+
+def test_influence_is_kept_for_every_example_met(tiny):
+    experiment = tiny(method="metasp-rehsel", epochs=2)
+    memory = {
+        e.task: set(e.memory["id"]) for e in experiment.events() if isinstance(e, TaskFinished)
+    }
+    rows = pq.read_table(experiment.directory.path / "influence.parquet").to_pylist()
+    assert {row["task"] for row in rows} == {1, 2, 3, 4}
+    for task in range(1, 5):
+        own = [row for row in rows if row["task"] == task]
+        new = {row["id"] for row in own if row["source"] == "new"}
+        assert new == set(experiment.benchmark.tasks[task].train.ids.tolist())
+        old = {row["id"] for row in own if row["source"] == "memory"}
+        assert old <= memory[task - 1]
+        assert {row["id"] for row in own if row["kept"]} <= memory[task]
+    labels = {i: y for t in experiment.benchmark.tasks
+              for i, y in zip(t.train.ids.tolist(), t.train.labels.tolist())}  # fmt: skip
+    assert all(row["label"] == labels[row["id"]] for row in rows)
+    assert all(row["count"] > 0 and row["loss"] >= 0 for row in rows)
+
+
+def test_every_second_step(tiny):
+    steps = [e for e in tiny(method="metasp", epochs=2, settings={"every": 2}).events()
+             if isinstance(e, StepTaken) and e.kind == "influence"]  # fmt: skip
+    assert ["gamma" in e.numbers for e in steps] == [i % 2 == 0 for i in range(len(steps))]
+
+
+@pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"compile": True},
+                                     {"settings": {"scope": "head"}},
+                                     {"settings": {"pseudo_steps": 3}},
+                                     {"momentum": 0.9, "lr": 0.02}])  # fmt: skip
+def test_variants_run(tiny, changes):
+    if changes.get("compile"):
+        pytest.importorskip("torch._inductor")
+    result = outcome(finish(tiny(method="metasp", epochs=2, **changes)))
+    assert result["class_il"]["A_inf"] > 0.15
+
+
+def test_on_digits_it_is_far_above_finetuning(tiny):
+    """Five epochs on all digits; fine-tuning ends at the last task's share, a fifth."""
+    full = {"epochs": 5, "limit_per_class": None, "memory": 200}
+    meta = outcome(finish(tiny("a", method="metasp-rehsel", **full)))["class_il"]["A_inf"]
+    plain = outcome(finish(tiny("b", method="finetune", **full)))["class_il"]["A_inf"]
+    assert plain < 0.25
+    assert meta > 0.7
+
+
+def test_settings_are_checked(tiny):
+    with pytest.raises(UserError, match="gamma must be between 0 and 1"):
+        tiny(method="metasp", settings={"gamma": 1.5})
+    with pytest.raises(UserError, match="did you mean 'gamma'"):
+        tiny(method="metasp", settings={"gama": 0.5})
