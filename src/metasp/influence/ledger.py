@@ -56,8 +56,9 @@ class Ledger:
         values = np.stack([_array(v).astype(np.float64) for v in given], 1)
         if values.ndim != 2 or values.shape != (len(names), len(self.quantities)):
             raise UserError("a ledger needs one id and one number of each kind per example.")
-        if not np.isfinite(values).all() or np.abs(values).max(initial=0.0) >= 2.0**62:
-            bad = int(names[~(np.abs(values) < 2.0**62).all(1)][0])
+        fits = np.abs(values) < 2.0**62
+        if not fits.all():
+            bad = int(names[~fits.all(1)][0])
             raise UserError(f"the influence of example {bad} is not finite: leave it out.")
         places = self._places(names)
         digits = to_digits(values)
@@ -143,10 +144,11 @@ def to_digits(values: Numbers) -> Integers:
     digits = np.empty((*values.shape, DIGITS), np.int64)
     rest = values
     for i in range(DIGITS - 1, -1, -1):
-        scaled = np.ldexp(rest, -(LOWEST + 32 * i))
+        unit = 2.0 ** (LOWEST + 32 * i)
+        scaled = rest * (1.0 / unit)
         whole = np.trunc(scaled) if i else np.rint(scaled)
         digits[..., i] = whole
-        rest = rest - np.ldexp(whole, LOWEST + 32 * i)  # exact: it only drops leading bits
+        rest = rest - whole * unit  # exact: it only drops leading bits
     return digits
 
 
