@@ -1,0 +1,25 @@
+"""Exact influence of training examples, for any ``nn.Module`` and any per-example loss."""
+
+from metasp.influence.core import (
+    Influence,
+    Recorded,
+    example_influence,
+    record,
+    sp_influence,
+)
+from metasp.influence.fuse import Fused, fuse
+from metasp.influence.origin import evaluate_at
+from metasp.influence.pseudo import Rule, virtual_parameters
+
+__all__ = [
+    "Fused",
+    "Influence",
+    "Recorded",
+    "Rule",
+    "evaluate_at",
+    "example_influence",
+    "fuse",
+    "record",
+    "sp_influence",
+    "virtual_parameters",
+]

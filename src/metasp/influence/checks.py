@@ -1,0 +1,95 @@
+"""Input checks: one clear sentence for each mistake, and which example or tensor it is."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metasp.errors import UserError
+
+
+def check_pair(pair: tuple[Tensor, Tensor], device: torch.device, what: str) -> torch.device:
+    """Raise unless ``pair`` is (inputs, targets) of one length on the model's device."""
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        raise UserError(f"the {what} must be a pair (inputs, targets).")
+    inputs, targets = pair
+    if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
+        raise UserError(f"the {what} must hold two tensors, (inputs, targets).")
+    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
+        raise UserError(
+            f"the {what} has inputs of shape {tuple(inputs.shape)} and targets of shape "
+            f"{tuple(targets.shape)}: give one target per input."
+        )
+    if len(inputs) == 0:
+        raise UserError(f"the {what} is empty: give at least one example.")
+    for name, tensor in (("inputs", inputs), ("targets", targets)):
+        if tensor.device != device:
+            raise UserError(
+                f"the {name} of the {what} are on {tensor.device} and the model on {device}: "
+                "move them to one device."
+            )
+    return device
+
+
+def example_losses(
+    loss_fn: Callable[[Any, Tensor], Tensor], outputs: Any, pair: tuple[Tensor, Tensor], what: str
+) -> Tensor:
+    """The losses of ``pair``, one per example, shape (n,), with a graph."""
+    losses = loss_fn(outputs, pair[1])
+    check_losses(losses, len(pair[0]), what)
+    return losses
+
+
+def check_losses(losses: Any, n: int, what: str) -> None:
+    """Raise unless there is one differentiable number per example."""
+    shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    if shape != (n,):
+        raise UserError(
+            f"the loss of the {what} has shape {shape} for {n} examples: return one number per "
+            'example, for instance F.cross_entropy with reduction="none".'
+        )
+    if not losses.requires_grad:
+        raise UserError(
+            f"the loss of the {what} does not depend on any trainable parameter in scope: "
+            "check that the model's forward pass keeps its graph."
+        )
+
+
+def all_finite(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether every number is finite (one pass; overflow of the norm counts as not)."""
+    if not tensors:
+        return True
+    norms = torch._foreach_norm(list(tensors.values()))
+    return bool(torch.stack([n.double() for n in norms]).isfinite().all())
+
+
+def check_finite(
+    losses: Tensor,
+    grads: Mapping[str, Tensor],
+    what: str,
+    example_gradient: Callable[[int], Mapping[str, Tensor]] | None = None,
+) -> None:
+    """Raise if a loss or a gradient is not finite, naming the example and the tensor.
+
+    ``example_gradient(i)`` gives the gradient of example i alone, where it is still at hand.
+    """
+    if all_finite(grads) and bool(losses.isfinite().all()):
+        return
+    bad_losses = (~losses.isfinite()).nonzero()
+    tensor = next((k for k, g in grads.items() if not bool(g.isfinite().all())), None)
+    if tensor is None and not len(bad_losses):
+        return
+    example = int(bad_losses[0]) if len(bad_losses) else None
+    if example is None and example_gradient is not None and tensor is not None:
+        for i in range(len(losses)):
+            found = example_gradient(i).get(tensor)
+            if found is not None and not bool(found.isfinite().all()):
+                example = i
+                break
+    who = f"example {example} of the {what}" if example is not None else f"the {what}"
+    where = f" in the gradient of {tensor!r}" if tensor is not None else " in its loss"
+    raise UserError(
+        f"{who} gives a number that is not finite{where}: "
+        "check its input, or lower the learning rate."
+    )

@@ -1,0 +1,292 @@
+"""Example influence on Stability and Plasticity: exact, and leaving the model untouched."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from metasp.errors import UserError
+from metasp.influence.checks import check_finite, check_losses, check_pair
+from metasp.influence.fuse import fuse
+from metasp.influence.origin import Origin, kept_random_state
+from metasp.influence.paths import (
+    Problem,
+    double_backward,
+    forward_mode,
+    forward_over_reverse,
+)
+from metasp.influence.pseudo import Loss, Named, Pair, Plan, Scope, gradient, make_plan, with_lr
+from metasp.influence.rules import Unsupported
+from metasp.influence.tape import Recorder, Tape
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One ordinary forward pass on a batch, with its graph and its tape.
+
+    ``losses`` has shape (n,). After the influence the same graph serves the real update:
+    ``(weights * recorded.losses).sum().backward()``.
+    """
+
+    losses: Tensor
+    batch: Pair
+    origin: Origin
+    tape: Tape
+    params: dict[str, nn.Parameter]
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Influence of each example of a batch; vectors of shape (n,), negative is helpful.
+
+    ``path`` says which exact way computed it: "tape", "dot", "forward-mode" or "double-backward".
+    ``old_loss`` and ``new_loss`` are the mean losses of the goals after the pseudo update.
+    """
+
+    stability: Tensor
+    plasticity: Tensor
+    fused: Tensor
+    gamma: float
+    path: str
+    old_loss: float
+    new_loss: float
+
+
+class Options(TypedDict, total=False):
+    """The optional settings of an influence; see `sp_influence`."""
+
+    optimizer: torch.optim.Optimizer | None
+    scope: Scope
+    gamma: float | None
+    recorded: Recorded | None
+
+
+def sp_influence(
+    model: nn.Module,
+    loss_fn: Loss,
+    batch: Pair,
+    old: Pair,
+    new: Pair,
+    lr: float | None = None,
+    steps: int = 1,
+    **options: Unpack[Options],
+) -> Influence:
+    """How each example of ``batch`` moves the loss on ``old`` and ``new`` data, and both fused.
+
+    ``I_i`` is the derivative of the goal's mean loss after ``steps`` pseudo updates on the batch
+    for the weight of example i (weights are 1/n + E_i, E is not divided by n). ``loss_fn(outputs,
+    targets)`` gives one loss per example. Options:
+
+    - ``optimizer``: a ``torch.optim.SGD`` whose step, with its momentum buffers, is the pseudo
+      step; ``lr``, if given too, replaces its learning rate;
+    - ``scope``: a prefix of parameter names or a predicate on them; only those parameters move;
+    - ``gamma``: fix the weight of stability instead of fusing;
+    - ``recorded``: an earlier `record` of this batch, to share its forward pass.
+
+    The model, its buffers, gradients and mode, and the random state stay as they are.
+    """
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        raise TypeError(f"sp_influence() got an unexpected keyword argument {min(unknown)!r}")
+    goals = {"old goal": old, "new goal": new}
+    found = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
+    stability, plasticity = found.values
+    both = fuse(stability, plasticity, options.get("gamma"))
+    return Influence(
+        stability, plasticity, both.fused, both.gamma, found.path, *found.goal_losses
+    )
+
+
+def example_influence(
+    model: nn.Module,
+    loss_fn: Loss,
+    batch: Pair,
+    goal: Pair,
+    lr: float | None = None,
+    steps: int = 1,
+    optimizer: torch.optim.Optimizer | None = None,
+    scope: Scope = None,
+    recorded: Recorded | None = None,
+) -> Tensor:
+    """The influence of each example of ``batch`` on the mean loss of one ``goal``, shape (n,).
+
+    See `sp_influence` for scale, sign and options.
+    """
+    options: Options = {"optimizer": optimizer, "scope": scope, "recorded": recorded}
+    found = _influence(model, loss_fn, (batch, {"goal": goal}), (lr, steps), options)
+    return found.values[0]
+
+
+def record(model: nn.Module, loss_fn: Loss, batch: Pair) -> Recorded:
+    """The ordinary training forward pass on ``batch``, remembered for its influence.
+
+    Losses have the bits of ``loss_fn(model(x), y)``; BatchNorm statistics move once and random
+    numbers are drawn, as in any forward pass.
+    """
+    params = dict(model.named_parameters())
+    if not params:
+        raise UserError("the model has no parameters: an influence needs trainable ones.")
+    device = check_pair(batch, next(iter(params.values())).device, "batch")
+    origin = Origin.of(model, device)
+    recorder = Recorder(len(batch[0]), device)
+    with recorder:
+        losses = loss_fn(model(batch[0]), batch[1])
+        check_losses(losses, len(batch[0]), "batch")
+    return Recorded(losses, batch, origin, recorder.finish(losses), params)
+
+
+@dataclass(frozen=True)
+class _Found:
+    values: Tensor  # (goals, n)
+    path: str
+    goal_losses: list[float]
+
+
+def _influence(
+    model: nn.Module,
+    loss_fn: Loss,
+    data: tuple[Pair, Mapping[str, Pair]],
+    step: tuple[float | None, int],
+    options: Options,
+) -> _Found:
+    """The influence on each goal, after checking everything the user gave."""
+    batch, goals = data
+    lr, steps = step
+    optimizer, recorded = options.get("optimizer"), options.get("recorded")
+    if lr is None and optimizer is None:
+        raise UserError("the pseudo step has no size: give lr, or an optimizer.")
+    if not isinstance(steps, int) or steps < 1:
+        raise UserError(f"steps is {steps!r}: give a whole number of pseudo steps, at least 1.")
+    rule: Any = lr if optimizer is None else optimizer
+    plan = with_lr(make_plan(model, rule, options.get("scope")), lr)
+    device = next(iter(plan.params.values())).device
+    for what, pair in {"batch": batch, **goals}.items():
+        check_pair(pair, device, what)
+    if recorded is not None and len(recorded.losses) != len(batch[0]):
+        raise UserError("this recorded pass is of another batch: record the batch that you pass.")
+    with kept_random_state(device), torch.inference_mode(False), torch.enable_grad():
+        if recorded is None:
+            recorded = _record_in_scope(model, loss_fn, batch, plan)
+        problem = Problem(model, loss_fn, batch, recorded.origin)
+        return _by_adjoint(problem, recorded, plan, goals, steps)
+
+
+def _record_in_scope(model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan) -> Recorded:
+    """A forward pass whose graph reaches the parameters in scope and nothing below them."""
+    device = batch[0].device
+    origin = Origin.of(model, device)
+    params = dict(model.named_parameters())
+    rest = {k: p.detach() for k, p in params.items() if k not in plan.params}
+    recorder = Recorder(len(batch[0]), device)
+    with recorder:
+        losses = loss_fn(origin.run(model, rest, batch[0]), batch[1])
+        check_losses(losses, len(batch[0]), "batch")
+    return Recorded(losses, batch, origin, recorder.finish(losses), params)
+
+
+def _batch_gradient(recorded: Recorded, plan: Plan, sinks: bool) -> tuple[Named, dict[int, Tensor]]:
+    """The gradient of the batch's mean loss on the kept graph, and (if ``sinks``) the deltas.
+
+    Deltas are the gradients of the sum of losses where parameters enter the rows, by tape entry.
+    """
+    names = list(plan.params)
+    edges = recorded.tape.edges() if sinks else {}
+    n = len(recorded.losses)
+    targets: list[Any] = [recorded.params[k] for k in names]
+    found = torch.autograd.grad(
+        recorded.losses.mean(), [*targets, *edges.values()], retain_graph=True, allow_unused=True
+    )
+    grads = {k: g for k, g in zip(names, found) if g is not None}
+    deltas = {i: g * n for i, g in zip(edges, found[len(names) :]) if g is not None}
+
+    def alone(i: int) -> Named:
+        each = torch.autograd.grad(
+            recorded.losses[i], targets, retain_graph=True, allow_unused=True
+        )
+        return {k: g for k, g in zip(names, each) if g is not None}
+
+    check_finite(recorded.losses.detach(), grads, "batch", alone)
+    return grads, deltas
+
+
+def _by_adjoint(
+    problem: Problem, recorded: Recorded, plan: Plan, goals: Mapping[str, Pair], steps: int
+) -> _Found:
+    """Forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
+    separable = recorded.tape.separable()
+    grads, deltas = _batch_gradient(recorded, plan, separable)
+    if not grads:
+        raise UserError(
+            "the batch's loss uses no parameter in scope: check the scope's name or the model."
+        )
+    plan = plan.restrict(grads)
+    trail = [plan.params]
+    theta, momenta = plan.step(plan.params, grads, dict(plan.momenta))
+    for _ in range(1, steps):
+        trail.append(theta)
+        _, grads = gradient(
+            problem.model, problem.loss_fn, problem.batch, (problem.origin, theta), "batch"
+        )
+        theta, momenta = plan.step(theta, grads, momenta)
+
+    losses, ps = [], []
+    for what, pair in goals.items():
+        loss, v = gradient(problem.model, problem.loss_fn, pair, (problem.origin, theta), what)
+        losses.append(float(loss))
+        ps.append(v)
+    p = {k: torch.stack([v.get(k, torch.zeros_like(t)) for v in ps]) for k, t in theta.items()}
+    del ps, theta, momenta
+
+    q: dict[str, Tensor | None] = dict.fromkeys(p)
+    total: Tensor | None = None
+    for k in range(steps - 1, 0, -1):
+        s, q = _back(plan, p, q, first=False)
+        product, curved = _curvature(problem, trail.pop(), s)
+        total = product if total is None else total + product
+        p = {
+            name: p[name] + curved[name] + s[name] * plan.rules[name].weight_decay for name in p
+        }
+    s, _ = _back(plan, p, q, first=True)
+    product, path = _first_product(problem, recorded, plan, s, deltas)
+    return _Found(product if total is None else total + product, path, losses)
+
+
+def _back(
+    plan: Plan, p: Named, q: Mapping[str, Tensor | None], first: bool
+) -> tuple[Named, dict[str, Tensor | None]]:
+    """The adjoints of gradient (s) and momentum (q) before one step, for all parameters."""
+    pairs = {
+        k: plan.rules[k].adjoint(p[k], q[k], first and plan.momenta[k] is None) for k in p
+    }
+    return {k: s for k, (s, _) in pairs.items()}, {k: m for k, (_, m) in pairs.items()}
+
+
+def _curvature(problem: Problem, theta: Named, s: Named) -> tuple[Tensor, Named]:
+    """J s and H s of the batch at ``theta``."""
+    try:
+        return forward_over_reverse(problem, theta, s)
+    except Unsupported:
+        return double_backward(problem, theta, s)
+
+
+def _first_product(
+    problem: Problem, recorded: Recorded, plan: Plan, s: Named, deltas: Mapping[int, Tensor]
+) -> tuple[Tensor, str]:
+    """J s at the parameters themselves, from the recorded pass where that is possible."""
+    tape = recorded.tape
+    if tape.usable():
+        shape = (next(iter(s.values())).shape[0], len(recorded.losses))
+        seeds = tape.seeds({id(recorded.params[k]): t for k, t in s.items()})
+        try:
+            with torch.no_grad():
+                if tape.separable():
+                    return tape.dot(seeds, deltas, shape), "dot"
+                return tape.push(seeds, shape), "tape"
+        except Unsupported:
+            pass
+    try:
+        return forward_mode(problem, plan.params, s), "forward-mode"
+    except Unsupported:
+        return double_backward(problem, plan.params, s)[0], "double-backward"

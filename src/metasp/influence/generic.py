@@ -1,0 +1,90 @@
+"""The rule for any operation: run it once more on dual numbers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as fw
+from torch import Tensor
+
+from metasp.influence.origin import RandomState, differentiable_twice, kept_random_state
+from metasp.influence.rules import Linearised, Tangents, Unsupported
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """All tensors in nested tuples, lists and dictionaries, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, tuple | list):
+        return [t for item in tree for t in tensors_in(item)]
+    if isinstance(tree, dict):
+        return [t for item in tree.values() for t in tensors_in(item)]
+    return []
+
+
+def replaced(tree: Any, by: Mapping[int, Tensor]) -> Any:
+    """The same nest with tensors exchanged by ``id``."""
+    if isinstance(tree, Tensor):
+        return by.get(id(tree), tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(replaced(item, by) for item in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(replaced(item, by) for item in tree)
+    if isinstance(tree, dict):
+        return {key: replaced(item, by) for key, item in tree.items()}
+    return tree
+
+
+def tangent_of(dual: Tensor) -> Tensor:
+    """The tangent of a dual number; zero where it has none."""
+    primal, tangent = fw.unpack_dual(dual)
+    return torch.zeros_like(primal) if tangent is None else tangent
+
+
+def own_memory(tensor: Tensor) -> Tensor:
+    """The values without graph; an expanded tensor is copied, for dual numbers need own cells."""
+    shared = any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride()))
+    return tensor.detach().contiguous() if shared else tensor.detach()
+
+
+def again(
+    func: Callable[..., Any],
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    tensors: list[Tensor],
+    out: Any,
+    state: RandomState | None,
+) -> Linearised:
+    """The linearisation of any call that has forward-mode derivatives.
+
+    The call is repeated for each direction; if it drew random numbers it draws the same ones.
+    """
+    inputs = tuple({id(t): t for t in tensors if t.requires_grad}.values())
+    drew = state is not None and not torch.equal(state.cpu, torch.get_rng_state())
+    drew = drew or (state is not None and state.accelerator is not None)
+    wanted = [t.requires_grad for t in tensors_in(out)]
+
+    def one(tangents: list[Tensor | None]) -> list[Tensor]:
+        if drew and state is not None:
+            state.restore()
+        with fw.dual_level():
+            duals = {
+                id(t): t.detach() if d is None else fw.make_dual(own_memory(t), d)
+                for t, d in zip(inputs, tangents)
+            }
+            args, kwargs = replaced(call, duals)
+            results = tensors_in(func(*args, **kwargs))
+            if len(results) != len(wanted):
+                raise Unsupported(f"{getattr(func, '__name__', func)} has changing results")
+            return [tangent_of(t) for t, want in zip(results, wanted) if want]
+
+    def push(tangents: Tangents) -> Tangents:
+        count = next(t.shape[0] for t in tangents if t is not None)
+        device = inputs[0].device
+        try:
+            with kept_random_state(device), differentiable_twice():
+                ways = [one([None if t is None else t[d] for t in tangents]) for d in range(count)]
+        except (NotImplementedError, RuntimeError) as error:
+            raise Unsupported(f"{getattr(func, '__name__', func)}: {error}") from error
+        return [torch.stack(parts) for parts in zip(*ways)]
+
+    return Linearised(inputs, push, tuple(tensors))

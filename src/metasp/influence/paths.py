@@ -1,0 +1,117 @@
+"""Exact products with the Jacobian of the batch's losses, by whichever way the model allows.
+
+All take directions s (by parameter name, each of shape (directions, *shape of the parameter)) and
+give J s, shape (directions, n), with J the derivative of the n losses for the parameters.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.autograd.forward_ad as fw
+from torch import Tensor, nn
+
+from metasp.influence.checks import example_losses
+from metasp.influence.generic import tangent_of
+from metasp.influence.origin import Origin, differentiable_twice
+from metasp.influence.pseudo import Loss, Named, Pair
+from metasp.influence.rules import Unsupported
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The batch's losses as a function of the parameters: everything else is held fixed."""
+
+    model: nn.Module
+    loss_fn: Loss
+    batch: Pair
+    origin: Origin
+
+    def losses(self, theta: Mapping[str, Tensor]) -> Tensor:
+        """The losses at ``theta``, shape (n,); parameters it does not name are constants."""
+        rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in theta}
+        outputs = self.origin.run(self.model, {**rest, **theta}, self.batch[0])
+        return example_losses(self.loss_fn, outputs, self.batch, "batch")
+
+
+def forward_mode(problem: Problem, theta: Named, directions: Named) -> Tensor:
+    """J s by dual numbers through the whole model; needs a forward derivative of every call."""
+    count = next(iter(directions.values())).shape[0]
+    rows = []
+    try:
+        for d in range(count):
+            with fw.dual_level(), differentiable_twice():
+                duals = {
+                    k: fw.make_dual(t.detach().requires_grad_(), directions[k][d])
+                    if k in directions
+                    else t.detach()
+                    for k, t in theta.items()
+                }
+                rows.append(tangent_of(problem.losses(duals)).detach())
+    except (NotImplementedError, RuntimeError) as error:
+        raise Unsupported(str(error)) from error
+    return torch.stack(rows)
+
+
+def double_backward(problem: Problem, theta: Named, directions: Named) -> tuple[Tensor, Named]:
+    """J s and H s (H of the mean loss) by differentiating the gradient; works for any model.
+
+    With weights u on the losses, <sum_i u_i grad L_i, s> has derivative J s for u and, at
+    u = 1/n, derivative H s for the parameters. H s has the shapes of ``directions``.
+    """
+    count = next(iter(directions.values())).shape[0]
+    leaves = {k: t.detach().requires_grad_() for k, t in theta.items()}
+    with differentiable_twice():
+        losses = problem.losses(leaves)
+        n = len(losses)
+        u = losses.new_full((n,), 1.0 / n).requires_grad_()
+        grads = torch.autograd.grad(
+            losses, list(leaves.values()), u, create_graph=True, allow_unused=True
+        )
+        used = {k: g for k, g in zip(leaves, grads) if g is not None and g.requires_grad}
+        products: list[Tensor] = []
+        curved: list[Named] = []
+        for d in range(count):
+            inner = torch.stack([(used[k] * directions[k][d]).sum() for k in used]).sum()
+            found = torch.autograd.grad(
+                inner, [u, *leaves.values()], retain_graph=d + 1 < count, allow_unused=True
+            )
+            products.append(torch.zeros_like(u) if found[0] is None else found[0])
+            curved.append(
+                {k: torch.zeros_like(t) if h is None else h
+                 for (k, t), h in zip(leaves.items(), found[1:])}
+            )  # fmt: skip
+    hs = {k: torch.stack([one[k] for one in curved]).detach() for k in leaves}
+    return torch.stack(products).detach(), hs
+
+
+def forward_over_reverse(
+    problem: Problem, theta: Named, directions: Named
+) -> tuple[Tensor, Named]:
+    """J s and H s by dual numbers through the loss and its gradient; cheaper, not always there."""
+    count = next(iter(directions.values())).shape[0]
+    products: list[Tensor] = []
+    curved: list[list[Tensor]] = []
+    try:
+        for d in range(count):
+            with fw.dual_level(), differentiable_twice():
+                duals = {
+                    k: fw.make_dual(t.detach().requires_grad_(), directions[k][d])
+                    for k, t in theta.items()
+                }
+                losses = problem.losses(duals)
+                grads = torch.autograd.grad(
+                    losses.mean(), list(duals.values()), allow_unused=True
+                )
+                products.append(tangent_of(losses).detach())
+                curved.append(
+                    [torch.zeros_like(t) if g is None else tangent_of(g).detach()
+                     for t, g in zip(theta.values(), grads)]
+                )  # fmt: skip
+    except (NotImplementedError, RuntimeError) as error:
+        raise Unsupported(str(error)) from error
+    hs = {k: torch.stack([one[i] for one in curved]) for i, k in enumerate(theta)}
+    return torch.stack(products), hs
+
+
+Curvature = Callable[[Problem, Named, Named], tuple[Tensor, Named]]

@@ -1,0 +1,285 @@
+"""Linearised forms of the operations that networks spend their time in.
+
+A rule has the signature of its operation with the result in front, is called right after it, and
+gives back which tensors it read and how their tangents (directions, *shape) become the tangent of
+the result. It may decline with None; the operation is then simply run again on dual numbers.
+Rules keep only the values they need, so that the tape costs little memory beyond autograd's own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Tangents = Sequence[Tensor | None]
+
+
+class Unsupported(Exception):
+    """This path cannot take the derivative of an operation; another one must."""
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """Inputs, the map from their tangents to the results' tangents, and the values it needs."""
+
+    inputs: tuple[Tensor, ...]
+    push: Callable[[Tangents], Tangents]
+    saved: tuple[Tensor, ...] = ()
+
+
+def _sum(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of the parts that are there."""
+    total: Tensor | None = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total + part
+    return total
+
+
+def _convolution(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
+    """The rule of conv1d, conv2d or conv3d on a batch."""
+
+    def rule(
+        out: Tensor,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Linearised | None:
+        if input.dim() != weight.dim():
+            return None
+        how = (stride, padding, dilation, groups)
+        x, w = input.detach(), weight.detach()
+
+        def by_weight(dw: Tensor) -> Tensor:
+            if groups == 1:  # all directions at once, side by side on the output channels
+                both = op(x, dw.flatten(0, 1), None, *how)
+                return both.unflatten(1, (dw.shape[0], -1)).transpose(0, 1)
+            return torch.stack([op(x, one, None, *how) for one in dw])
+
+        def push(tangents: Tangents) -> Tangents:
+            dx, dw, db = (*tangents, None)[:3]
+            total: Tensor | None = None
+            if dx is not None:
+                total = op(dx.flatten(0, 1), w, None, *how).unflatten(0, dx.shape[:2])
+            if dw is not None:
+                part = by_weight(dw)
+                total = part if total is None else total.add_(part)
+            if db is not None:
+                part = db.reshape(db.shape[0], 1, -1, *[1] * (w.dim() - 2))
+                total = part.expand(-1, *out_shape) if total is None else total + part
+            return [total]
+
+        out_shape = tuple(out.shape)
+        inputs = (input, weight) if bias is None else (input, weight, bias)
+        return Linearised(inputs, push, (x, w))
+
+    return rule
+
+
+def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linearised:
+    x, w, out_shape = input.detach(), weight.detach(), tuple(out.shape)
+
+    def push(tangents: Tangents) -> Tangents:
+        dx, dw, db = (*tangents, None)[:3]
+        total = F.linear(dx, w) if dx is not None else None
+        if dw is not None:
+            part = torch.matmul(x.reshape(-1, x.shape[-1]), dw.transpose(1, 2))
+            total = _sum((total, part.reshape(dw.shape[0], *out_shape)))
+        if db is not None:
+            part = db.reshape(db.shape[0], *[1] * (len(out_shape) - 1), -1)
+            total = part.expand(-1, *out_shape) if total is None else total + part
+        return [total]
+
+    inputs = (input, weight) if bias is None else (input, weight, bias)
+    return Linearised(inputs, push, (x, w))
+
+
+def _batch_norm(
+    out: Tensor,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Linearised | None:
+    """y = weight (x - mean) / std + bias: its tangent is one scale, one shift, one x term.
+
+    In training mode the statistics move with x. Two sums per channel account for that; they are
+    the ones the backward kernel forms, because the Jacobian for x is symmetric.
+    """
+    node = out.grad_fn
+    if training and getattr(node, "name", str)() != "NativeBatchNormBackward0":
+        return None
+    if not training and (running_mean is None or running_var is None):
+        return None
+    x, w = input.detach(), None if weight is None else weight.detach()
+    if training:
+        mean, inverse = node._saved_result1, node._saved_result2  # type: ignore[union-attr]
+    else:
+        assert running_mean is not None and running_var is not None
+        mean, inverse = running_mean.clone(), (running_var + eps).rsqrt()
+
+    def one(dx: Tensor | None, dw: Tensor | None, db: Tensor | None, into: Tensor) -> None:
+        scale = inverse if w is None else w * inverse
+        slope = torch.zeros_like(inverse) if dw is None else dw
+        shift = torch.zeros_like(inverse) if db is None else db
+        if dx is not None and training:
+            _, dot, total = torch.ops.aten.native_batch_norm_backward(
+                dx, x, w, None, None, mean, inverse, True, eps, [False, True, True]
+            )
+            count = x.numel() // x.shape[1]
+            slope = slope - scale * dot / count
+            shift = shift - scale * total / count
+        slope = slope * inverse
+        affine(dx, scale, x, slope, shift - slope * mean, into)
+
+    def push(tangents: Tangents) -> Tangents:
+        parts = list(tangents)
+        dx = parts.pop(0)
+        dw = parts.pop(0) if weight_there else None
+        db = parts.pop(0) if bias_there else None
+        count = next(t.shape[0] for t in tangents if t is not None)
+        result = _like(x, count)
+        for d in range(count):
+            one(*(None if t is None else t[d] for t in (dx, dw, db)), result[d])
+        return [result]
+
+    weight_there, bias_there = weight is not None, bias is not None
+    inputs = tuple(t for t in (input, weight, bias) if t is not None)
+    return Linearised(inputs, push, (x,) if w is None else (x, w))
+
+
+def _like(x: Tensor, count: int) -> Tensor:
+    """Room for ``count`` tensors like x, each in the memory format of x."""
+    template = torch.empty_like(x)
+    size = (count, *x.shape)
+    strides = (template.numel(), *template.stride())
+    return torch.empty_strided(size, strides, dtype=x.dtype, device=x.device)
+
+
+def affine(
+    dx: Tensor | None, scale: Tensor, x: Tensor, slope: Tensor, shift: Tensor, into: Tensor
+) -> None:
+    """into = scale * dx + slope * x + shift, per channel (dimension 1)."""
+    view = (1, -1, *[1] * (x.dim() - 2))
+    if dx is None:
+        torch.mul(x, slope.view(view), out=into)
+        into.add_(shift.view(view))
+        return
+    unit, zero = torch.ones_like(scale), torch.zeros_like(scale)
+    y = torch.batch_norm(dx, scale, shift, zero, unit, False, 0.0, 0.0, False)
+    torch.addcmul(y, x, slope.view(view), out=into)
+
+
+def _relu(out: Tensor, input: Tensor, inplace: bool = False) -> Linearised:
+    y = out.detach()
+
+    def push(tangents: Tangents) -> Tangents:
+        (dx,) = tangents
+        assert dx is not None
+        return [torch.ops.aten.threshold_backward(dx, y.unsqueeze(0), 0)]
+
+    return Linearised((input,), push, (y,))
+
+
+def _dropout(
+    out: Tensor, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Linearised | None:
+    node = out.grad_fn
+    if not training or p == 0.0 or getattr(node, "name", str)() != "MulBackward0":
+        return None
+    noise = node._saved_other  # type: ignore[union-attr]
+    if not isinstance(noise, Tensor) or noise.shape != out.shape:
+        return None
+
+    def push(tangents: Tangents) -> Tangents:
+        (dx,) = tangents
+        return [None if dx is None else dx * noise]
+
+    return Linearised((input,), push, (noise,))
+
+
+def _add(sign: int) -> Callable[..., Linearised | None]:
+    """The rule of ``a + alpha * b`` (or minus), in place or not, with broadcasting."""
+
+    def rule(out: Tensor, input: Any, other: Any, *, alpha: float = 1) -> Linearised | None:
+        pair = [(t, f) for t, f in ((input, 1), (other, sign * alpha)) if isinstance(t, Tensor)]
+        if any(t.dtype != out.dtype for t, _ in pair):
+            return None
+        shape, factors = tuple(out.shape), [f for _, f in pair]
+        dims = [t.dim() for t, _ in pair]
+
+        def spread(tangent: Tensor, dim: int) -> Tensor:
+            pad = [1] * (len(shape) - dim)
+            return tangent.reshape(tangent.shape[0], *pad, *tangent.shape[1:])
+
+        def push(tangents: Tangents) -> Tangents:
+            parts = [
+                spread(t if f == 1 else t * f, dim)
+                for t, f, dim in zip(tangents, factors, dims)
+                if t is not None
+            ]
+            total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+            return [total.expand(total.shape[0], *shape)]
+
+        return Linearised(tuple(t for t, _ in pair), push)
+
+    return rule
+
+
+def _flatten(out: Tensor, input: Tensor, *_: Any, **__: Any) -> Linearised:
+    shape = tuple(out.shape)
+
+    def push(tangents: Tangents) -> Tangents:
+        (dx,) = tangents
+        assert dx is not None
+        return [dx.reshape(dx.shape[0], *shape)]
+
+    return Linearised((input,), push)
+
+
+def _per_image(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
+    """The rule of a linear operation on each image of a batch, such as average pooling."""
+
+    def rule(out: Tensor, input: Tensor, *args: Any, **kwargs: Any) -> Linearised | None:
+        if input.dim() != 4:
+            return None
+
+        def push(tangents: Tangents) -> Tangents:
+            (dx,) = tangents
+            assert dx is not None
+            return [op(dx.flatten(0, 1), *args, **kwargs).unflatten(0, dx.shape[:2])]
+
+        return Linearised((input,), push)
+
+    return rule
+
+
+Rule = Callable[..., Linearised | None]
+
+RULES: dict[Callable[..., Any], Rule] = {
+    F.conv1d: _convolution(F.conv1d),
+    F.conv2d: _convolution(F.conv2d),
+    F.conv3d: _convolution(F.conv3d),
+    F.linear: _linear,
+    F.batch_norm: _batch_norm,
+    F.dropout: _dropout,
+    F.avg_pool2d: _per_image(F.avg_pool2d),
+    F.adaptive_avg_pool2d: _per_image(F.adaptive_avg_pool2d),
+    **dict.fromkeys((F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), _relu),
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_), _add(1)),
+    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.sub_), _add(-1)),
+    **dict.fromkeys(
+        (torch.flatten, Tensor.flatten, Tensor.view, Tensor.reshape, torch.reshape), _flatten
+    ),
+}

@@ -1,0 +1,242 @@
+"""Record one ordinary forward pass, then push tangents through what was recorded.
+
+The recorder sees the calls a model makes (convolution, BatchNorm, addition, loss ...) as wholes.
+Each call leaves a *linearised* call on the tape: which tensors it read and a function that turns
+their tangents into the tangent of its result. All directions travel together: the tangent of a
+tensor of shape s has shape (directions, *s).
+
+Whatever the recorder cannot follow exactly (an unknown in-place call, writing through a view, a
+tensor from an operation it did not see) marks the tape as broken with the reason; the caller then
+takes a slower exact path. A tape is never approximately right.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from metasp.influence.generic import again, tensors_in
+from metasp.influence.origin import RandomState
+from metasp.influence.rowwise import makes_rows, stays_in_rows
+from metasp.influence.rules import RULES, Linearised, Tangents, Unsupported
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One linearised call. Slots number the values on the tape; None is a constant."""
+
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    push: Callable[[Tangents], Tangents]
+    saved: tuple[tuple[Tensor, int], ...]
+    edge: GradientEdge | None  # where parameters enter the rows of the batch: see `dot`
+
+
+@dataclass
+class Tape:
+    """The recorded calls of one forward pass, from parameters to per-example losses."""
+
+    entries: list[Entry] = field(default_factory=list)
+    leaves: dict[int, Tensor] = field(default_factory=dict)
+    rows: set[int] = field(default_factory=set)
+    coupled: str | None = None
+    broken: str | None = None
+    losses: int | None = None
+
+    def usable(self) -> bool:
+        """Whether tangents can be pushed: nothing unknown happened and no saved value changed."""
+        if self.broken is None:
+            for entry in self.entries:
+                for tensor, version in entry.saved:
+                    if tensor._version != version:
+                        self.broken = "a saved value was changed in place"
+        return self.broken is None
+
+    def separable(self) -> bool:
+        """Whether each example's loss is provably computed from its own row alone."""
+        return self.usable() and self.coupled is None and self.losses in self.rows
+
+    def seeds(self, tangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Tangents by slot, from tangents by ``id`` of the leaf tensor."""
+        return {slot: tangents[id(t)] for slot, t in self.leaves.items() if id(t) in tangents}
+
+    def push(self, seeds: Mapping[int, Tensor], shape: tuple[int, int]) -> Tensor:
+        """The tangents of the losses, ``shape`` = (directions, n)."""
+        tangents = dict(seeds)
+        last = {slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None}
+        for i, entry in enumerate(self.entries):
+            incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
+            for slot in entry.inputs:
+                if slot is not None and last[slot] == i:
+                    tangents.pop(slot, None)
+            if any(t is not None for t in incoming):
+                for slot, out in zip(entry.outputs, entry.push(incoming)):
+                    if out is not None:
+                        tangents[slot] = out
+        assert self.losses is not None
+        found = tangents.get(self.losses)
+        return next(iter(seeds.values())).new_zeros(shape) if found is None else found
+
+    def dot(
+        self, seeds: Mapping[int, Tensor], deltas: Mapping[int, Tensor], shape: tuple[int, int]
+    ) -> Tensor:
+        """The tangents of the losses of a `separable` tape, ``shape`` = (directions, n).
+
+        Where a parameter enters the rows, the tangent it causes is weighted with that row's
+        ``deltas`` (by entry: the gradient of the sum of losses for the entry's result) and need
+        not travel any further, for it reaches no other row.
+        """
+        tangents = dict(seeds)
+        total = next(iter(seeds.values())).new_zeros(shape)
+        for i, entry in enumerate(self.entries):
+            incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
+            if all(t is None for t in incoming):
+                continue
+            outgoing = entry.push(incoming)
+            if entry.outputs[0] in self.rows:
+                if i in deltas and outgoing[0] is not None:
+                    delta = deltas[i].reshape(1, shape[1], -1)
+                    total += torch.linalg.vecdot(outgoing[0].reshape(*shape, -1), delta)
+            else:
+                tangents.update({s: t for s, t in zip(entry.outputs, outgoing) if t is not None})
+        return total
+
+    def edges(self) -> dict[int, GradientEdge]:
+        """The gradient edges that `dot` needs, by entry."""
+        return {i: e.edge for i, e in enumerate(self.entries) if e.edge is not None}
+
+
+class Recorder(TorchFunctionMode):
+    """Runs every call unchanged and writes its linearisation on a tape."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        super().__init__()
+        self.tape = Tape()
+        self._n = rows
+        self._device = device
+        self._seen: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
+        self._slots = 0
+        if torch.is_autocast_enabled(device.type):
+            self.tape.broken = "autocast changes the types inside the operations"
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.tape.broken is not None or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        if not any(t.requires_grad for t in tensors):
+            out = func(*args, **kwargs)
+            if isinstance(out, Tensor) and out.requires_grad:
+                self._note_inplace(out, tensors)
+            return out
+        slots = {id(t): self._slot(t) for t in tensors if t.requires_grad}
+        versions = [t._version for t in tensors]
+        rule = RULES.get(func)
+        state = None if rule else RandomState.capture(self._device, torch_only=True)
+        out = func(*args, **kwargs)
+        if self.tape.broken is None:
+            self._write(func, (args, kwargs), out, (tensors, versions, slots), state)
+        return out
+
+    def finish(self, losses: Tensor) -> Tape:
+        """The tape that ends in ``losses``, shape (n,)."""
+        if self.tape.broken is None:
+            self.tape.losses = self._slot(losses)
+        self._seen.clear()
+        return self.tape
+
+    def _note_inplace(self, out: Tensor, tensors: list[Tensor]) -> None:
+        # requires_grad_() on a fresh tensor is a new leaf; anything else came from nowhere.
+        if not out.is_leaf:
+            self.tape.broken = "a graph began inside an operation"
+
+    def _slot(self, tensor: Tensor) -> int:
+        """The slot of a tensor that requires grad; a new one for a leaf."""
+        known = self._seen.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            if known[2] != tensor._version:
+                self.tape.broken = "a tensor was changed in place through another name"
+            return known[1]
+        slot = self._new_slot(tensor)
+        if tensor.is_leaf:
+            self.tape.leaves[slot] = tensor
+        else:
+            self.tape.broken = "a tensor comes from an operation that the tape cannot see"
+        return slot
+
+    def _new_slot(self, tensor: Tensor) -> int:
+        self._slots += 1
+        self._seen[id(tensor)] = (weakref.ref(tensor), self._slots, tensor._version)
+        return self._slots
+
+    def _write(
+        self,
+        func: Callable[..., Any],
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        out: Any,
+        read: tuple[list[Tensor], list[int], dict[int, int]],
+        state: RandomState | None,
+    ) -> None:
+        tensors, versions, slots = read
+        outputs = [t for t in tensors_in(out) if t.requires_grad]
+        changed = any(t._version != v for t, v in zip(tensors, versions))
+        if not outputs or (not changed and any(out is t for t in tensors)):
+            return  # nothing differentiable, or the very tensor that came in
+        rule = RULES.get(func)
+        linear: Linearised | None = None
+        if rule is not None:
+            try:
+                linear = rule(out, *call[0], **call[1])
+            except TypeError:  # an argument the rule does not know
+                linear = None
+        if linear is None:
+            # BatchNorm statistics are constants and may move; a differentiable value may not.
+            if any(t._version != v and t.requires_grad for t, v in zip(tensors, versions)):
+                self.tape.broken = f"{getattr(func, '__name__', func)} works in place"
+                return
+            linear = again(func, call, tensors, out, state)
+        inputs = tuple(slots.get(id(t)) for t in linear.inputs)
+        row = self._place(func, call, out, {i for i in inputs if i is not None}, slots)
+        results = tuple(self._new_slot(t) for t in outputs)
+        edge = None
+        if row:
+            self.tape.rows.update(results)
+            if any(i is not None and i not in self.tape.rows for i in inputs):
+                edge = get_gradient_edge(outputs[0])
+                if len(outputs) > 1:
+                    self.tape.coupled = "a parametrised operation with several results"
+        saved = tuple((t, t._version) for t in linear.saved)
+        self.tape.entries.append(Entry(inputs, results, linear.push, saved, edge))
+
+    def _place(
+        self,
+        func: Callable[..., Any],
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        out: Any,
+        inputs: set[int],
+        slots: Mapping[int, int],
+    ) -> bool:
+        """Whether the result has one row per example; notes where rows meet."""
+
+        def is_row(tensor: Tensor) -> bool:
+            return slots.get(id(tensor), 0) in self.tape.rows
+
+        if inputs & self.tape.rows:
+            if self.tape.coupled is None and not stays_in_rows(func, call, out, is_row, self._n):
+                self.tape.coupled = getattr(func, "__name__", str(func))
+            return True
+        return makes_rows(func, call, out, self._n)
+
+
+__all__ = ["Recorder", "Tape", "Unsupported"]

@@ -1,0 +1,59 @@
+"""Slow, obvious versions of the maths, written without the package."""
+
+import torch
+from torch.func import functional_call
+
+
+def influence_through_weights(model, loss_fn, batch, goal, step, steps=1, names=None):
+    """The derivative of the goal's mean loss for the example weights E, through every update.
+
+    Unrolls ``steps`` updates with ``create_graph`` and differentiates for E. ``step(theta, grads,
+    state)`` is one update, state None at first. Every forward pass starts from the random state
+    and the buffers of this moment. Shape (n,).
+    """
+    rng = torch.get_rng_state()
+    x, y = batch
+    params = dict(model.named_parameters())
+    theta = {k: p for k, p in params.items() if p.requires_grad and (names is None or k in names)}
+    theta = {k: p.detach().clone().requires_grad_() for k, p in theta.items()}
+    fixed = {k: p.detach() for k, p in params.items() if k not in theta}
+    perturbation = torch.zeros(len(x), dtype=next(iter(theta.values())).dtype, requires_grad=True)
+
+    def losses(at, inputs, targets):
+        torch.set_rng_state(rng)
+        buffers = {k: b.clone() for k, b in model.named_buffers()}
+        out = functional_call(model, {**fixed, **at, **buffers}, (inputs,))
+        return loss_fn(out, targets)
+
+    state = None
+    for _ in range(steps):
+        each = losses(theta, x, y)
+        objective = each.mean() + (perturbation * each).sum()
+        grads = torch.autograd.grad(
+            objective, list(theta.values()), create_graph=True, allow_unused=True
+        )
+        theta, state = step(theta, dict(zip(theta, grads)), state)
+    result = torch.autograd.grad(losses(theta, *goal).mean(), perturbation)[0]
+    torch.set_rng_state(rng)
+    return result
+
+
+def sgd(lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, buffers=None):
+    """The update of torch.optim.SGD, from its documentation, for `influence_through_weights`."""
+
+    def step(theta, grads, state):
+        state = dict(buffers or {}) if state is None else state
+        moved, kept = {}, {}
+        for k, t in theta.items():
+            if grads[k] is None:
+                moved[k] = t
+                continue
+            g = grads[k] + weight_decay * t
+            if momentum:
+                b = momentum * state[k] + (1 - dampening) * g if k in state else g
+                kept[k] = b
+                g = g + momentum * b if nesterov else b
+            moved[k] = t - lr * g
+        return moved, kept
+
+    return step
