@@ -33,6 +33,8 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
         lr=spec.lr if spec.lr is not None else kind.lr,
+        momentum=spec.momentum if spec.momentum is not None else kind.momentum,
+        weight_decay=spec.weight_decay if spec.weight_decay is not None else kind.weight_decay,
         selection=spec.selection or kind.selection,
         rehearse_last=spec.rehearse_last or spec.epochs,
         width=spec.width or default_width(spec.backbone),
@@ -72,7 +74,10 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         model.compile()
     lr = spec.lr or 0.0
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=lr, momentum=spec.momentum, weight_decay=spec.weight_decay
+        model.parameters(),
+        lr=lr,
+        momentum=spec.momentum or 0.0,
+        weight_decay=spec.weight_decay or 0.0,
     )
     kind: type[Method] = method_named(spec.method)
     learner = Learner(
