@@ -1,8 +1,10 @@
 """The methods. METHODS is a dictionary you can read; adding one is one file and one line."""
 
 from metasp.errors import unknown
+from metasp.methods.agem import AGEM
 from metasp.methods.er import ER
 from metasp.methods.finetune import Finetune
+from metasp.methods.gem import GEM
 from metasp.methods.joint import Joint
 from metasp.methods.method import Method
 
@@ -10,6 +12,8 @@ METHODS: dict[str, type[Method]] = {
     "finetune": Finetune,
     "joint": Joint,
     "er": ER,
+    "gem": GEM,
+    "agem": AGEM,
 }
 
 
