@@ -7,6 +7,7 @@ from metasp.methods.finetune import Finetune
 from metasp.methods.gem import GEM
 from metasp.methods.joint import Joint
 from metasp.methods.method import Method
+from metasp.methods.mir import MIR
 
 METHODS: dict[str, type[Method]] = {
     "finetune": Finetune,
@@ -14,6 +15,7 @@ METHODS: dict[str, type[Method]] = {
     "er": ER,
     "gem": GEM,
     "agem": AGEM,
+    "mir": MIR,
 }
 
 
