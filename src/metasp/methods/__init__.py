@@ -5,6 +5,7 @@ from metasp.methods.agem import AGEM
 from metasp.methods.er import ER
 from metasp.methods.finetune import Finetune
 from metasp.methods.gem import GEM
+from metasp.methods.gss import GSS
 from metasp.methods.joint import Joint
 from metasp.methods.method import Method
 from metasp.methods.mir import MIR
@@ -16,6 +17,7 @@ METHODS: dict[str, type[Method]] = {
     "gem": GEM,
     "agem": AGEM,
     "mir": MIR,
+    "gss": GSS,
 }
 
 
