@@ -5,6 +5,7 @@ from metasp.methods.agem import AGEM
 from metasp.methods.er import ER
 from metasp.methods.finetune import Finetune
 from metasp.methods.gem import GEM
+from metasp.methods.gmed import GMED
 from metasp.methods.gss import GSS
 from metasp.methods.joint import Joint
 from metasp.methods.method import Method
@@ -18,6 +19,7 @@ METHODS: dict[str, type[Method]] = {
     "agem": AGEM,
     "mir": MIR,
     "gss": GSS,
+    "gmed": GMED,
 }
 
 
