@@ -7,6 +7,7 @@ from metasp.methods.finetune import Finetune
 from metasp.methods.gem import GEM
 from metasp.methods.gmed import GMED
 from metasp.methods.gss import GSS
+from metasp.methods.hal import HAL
 from metasp.methods.joint import Joint
 from metasp.methods.method import Method
 from metasp.methods.mir import MIR
@@ -17,6 +18,7 @@ METHODS: dict[str, type[Method]] = {
     "er": ER,
     "gem": GEM,
     "agem": AGEM,
+    "hal": HAL,
     "mir": MIR,
     "gss": GSS,
     "gmed": GMED,
