@@ -4,6 +4,7 @@ from metasp.errors import unknown
 from metasp.methods.agem import AGEM
 from metasp.methods.er import ER
 from metasp.methods.finetune import Finetune
+from metasp.methods.gdumb import GDumb
 from metasp.methods.gem import GEM
 from metasp.methods.gmed import GMED
 from metasp.methods.gss import GSS
@@ -16,6 +17,7 @@ METHODS: dict[str, type[Method]] = {
     "finetune": Finetune,
     "joint": Joint,
     "er": ER,
+    "gdumb": GDumb,
     "gem": GEM,
     "agem": AGEM,
     "hal": HAL,
