@@ -14,6 +14,8 @@ from metasp.methods.projection import agreeing_with_all
 from metasp.spec import setting
 from metasp.types import Batch, State, Task
 
+PORTION = 128  # examples differentiated at a time, to bound the activations held
+
 
 @dataclass(frozen=True, kw_only=True)
 class GEMSettings(Settings):
@@ -56,7 +58,7 @@ class GEM(Method):
         learner = self.learner
         slots = torch.nonzero(learner.memory.tasks == task).flatten()
         batch = learner.prepare_replay(learner.memory.read(slots))
-        return quiet_gradient(learner, batch, portion=learner.plan.memory_batch)
+        return quiet_gradient(learner, batch, PORTION)
 
     def state(self) -> State:
         return {"current": torch.tensor(self.current)}

@@ -63,9 +63,10 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     return total
 
 
-def example_gradients(learner: Learner, batch: Batch) -> Tensor:
-    """The gradient of each example of a prepared batch in one pass, shape (n, p). BatchNorm uses
-    its running statistics: in a batch's own no example would have a gradient of its own."""
+def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
+    """The gradient of each example of a prepared batch in one pass, as a matrix (n, size) for
+    each parameter. BatchNorm uses its running statistics: under a batch's own no example would
+    have a gradient of its own."""
     model = learner.model
     theta = {name: p.detach() for name, p in trainable(model).items()}
     fixed = {name: p.detach() for name, p in model.named_parameters() if name not in theta}
@@ -77,7 +78,7 @@ def example_gradients(learner: Learner, batch: Batch) -> Tensor:
 
     with evaluating(model):
         grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
-    return torch.cat([grads[name].flatten(1) for name in theta], 1)
+    return [grads[name].flatten(1) for name in theta]
 
 
 def after_virtual_step(learner: Learner, batch: Batch) -> Named:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from metasp.memory import SELECTIONS, Offer
@@ -16,6 +15,7 @@ from metasp.spec import setting
 from metasp.types import Batch, State, Task
 
 AT_ONCE = 4  # gradients of single examples held at a time, besides the references
+TINY = 1e-30  # the cosine with a gradient of zero is zero
 NEUTRAL = 1.0  # the redundancy of a gradient that was compared with nothing
 
 
@@ -76,14 +76,18 @@ def plain(learner: Learner, raw: Batch) -> Batch:
 def redundancy(learner: Learner, batch: Batch, references: Batch) -> Tensor:
     """One plus the largest cosine of each example's gradient with those of the references, from
     0 (opposed to all) to 2 (the same as one), shape (n,)."""
-    known = torch.cat([F.normalize(part) for part in gradients_in_parts(learner, references)])
-    cosines = [(F.normalize(part) @ known.T).amax(1) for part in gradients_in_parts(learner, batch)]
-    return (1 + torch.cat(cosines)).clamp(0, 2).cpu()
-
-
-def gradients_in_parts(learner: Learner, batch: Batch) -> Any:
-    """The gradients of single examples (k, p), a few at a time."""
+    known = example_gradients(learner, references)
+    lengths = squares(known).sqrt()
+    found = []
     for start in range(0, batch.size, AT_ONCE):
-        yield example_gradients(
-            learner, Batch(*(column[start : start + AT_ONCE] for column in batch))
-        )
+        part = Batch(*(column[start : start + AT_ONCE] for column in batch))
+        fresh = example_gradients(learner, part)
+        inner = torch.stack([a @ b.T for a, b in zip(fresh, known)]).sum(0)
+        scale = squares(fresh).sqrt()[:, None] * lengths
+        found.append((inner / scale.clamp(min=TINY)).amax(1))
+    return (1 + torch.cat(found)).clamp(0, 2).cpu()
+
+
+def squares(gradients: list[Tensor]) -> Tensor:
+    """The squared length of each example's gradient, shape (n,)."""
+    return torch.stack([part.square().sum(1) for part in gradients]).sum(0)
