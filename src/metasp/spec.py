@@ -51,8 +51,8 @@ class RunSpec:
     batch_size: int = setting(32, "New examples per step.", least=1)
     memory_batch: int = setting(32, "Memory examples per step.", least=1)
     lr: float | None = setting(None, "Learning rate of SGD.", least=0)
-    momentum: float = setting(0.0, "Momentum of SGD.", least=0, most=1)
-    weight_decay: float = setting(0.0, "Weight decay of SGD.", least=0)
+    momentum: float | None = setting(None, "Momentum of SGD.", least=0, most=1)
+    weight_decay: float | None = setting(None, "Weight decay of SGD.", least=0)
     lr_drop_at: tuple[int, ...] = setting(
         tuple, "Epochs of each task at which the learning rate drops."
     )

@@ -19,6 +19,10 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+DRAWN = (nn.Linear, nn.Conv2d)  # layers whose initial weights are random
+CONSTANT = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)  # and those that are not
+
+
 def default_width(name: str) -> int:
     """The width a backbone has when none is asked for."""
     if name not in BACKBONES:
@@ -45,10 +49,10 @@ def build(
 def initialise(model: nn.Module, generator: torch.Generator) -> None:
     """PyTorch's default initialisation, drawn from the given generator."""
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if isinstance(module, DRAWN):
             nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
             if module.bias is not None:
                 bound = 1 / math.sqrt(module.weight[0].numel())
                 nn.init.uniform_(module.bias, -bound, bound, generator=generator)
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, CONSTANT):
             module.reset_parameters()

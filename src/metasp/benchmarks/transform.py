@@ -24,10 +24,19 @@ class Transform:
             if self.flip:
                 raw = random_flip(raw, generator)
         scale = 255.0 if raw.dtype == torch.uint8 else 1.0
-        shape = (1, -1, *(1,) * (raw.dim() - 2)) if raw.dim() > 1 else (-1,)
-        std = scale * torch.tensor(self.std, device=raw.device).view(shape)
-        shift = torch.tensor(self.mean, device=raw.device).view(shape) * scale
-        return (raw.float() - shift) / std
+        mean, std = self._by_channel(raw)
+        return (raw.float() - mean * scale) / (std * scale)
+
+    def undo(self, inputs: Tensor) -> Tensor:
+        """The raw floats of which these are the network inputs; shape kept."""
+        mean, std = self._by_channel(inputs)
+        return inputs * std + mean
+
+    def _by_channel(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation in a shape that goes with inputs (n, channels, …)."""
+        shape = (1, -1, *(1,) * (like.dim() - 2)) if like.dim() > 1 else (-1,)
+        mean, std = (torch.tensor(v, device=like.device) for v in (self.mean, self.std))
+        return mean.view(shape), std.view(shape)
 
 
 def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:

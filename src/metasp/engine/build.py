@@ -30,7 +30,9 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     done = spec.with_(
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
-        lr=spec.lr if spec.lr is not None else recipe.kind.lr,
+        lr=first(spec.lr, recipe.kind.lr),
+        momentum=first(spec.momentum, recipe.kind.momentum),
+        weight_decay=first(spec.weight_decay, recipe.kind.weight_decay),
         selection=spec.selection or recipe.selection,
         rehearse_last=spec.rehearse_last or spec.epochs,
         width=spec.width or default_width(spec.backbone),
@@ -47,6 +49,10 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     return done
 
 
+def first(given: float | None, default: float) -> float:
+    return default if given is None else given
+
+
 def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
     """Model, optimizer, memory and method of a complete spec."""
     streams = Streams(spec.seed)
@@ -58,7 +64,10 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         model.compile()
     lr = spec.lr or 0.0
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=lr, momentum=spec.momentum, weight_decay=spec.weight_decay
+        model.parameters(),
+        lr=lr,
+        momentum=spec.momentum or 0.0,
+        weight_decay=spec.weight_decay or 0.0,
     )
     learner = Learner(
         model=model,

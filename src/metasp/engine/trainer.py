@@ -70,7 +70,8 @@ class Trainer:
                 if number >= at.phase:
                     examples = phase.examples()
                     for epoch in range(at.epoch, phase.epochs):
-                        self._set_lr(self.lr.at(done_epochs + epoch))
+                        factor = phase.lr_factor(epoch) if phase.lr_factor else 1.0
+                        self._set_lr(self.lr.at(done_epochs + epoch) * factor)
                         if at.step == 0:
                             self.order = self._shuffled(len(examples))
                         bounds = batch_bounds(len(examples), phase.batch_size)

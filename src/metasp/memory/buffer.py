@@ -12,7 +12,10 @@ EMPTY = -1
 
 
 class Memory:
-    """Raw, un-augmented examples with id, label, task, order of entry and statistics."""
+    """Raw, un-augmented examples with id, label, task, order of entry and statistics. `floats`
+    makes it hold bytes as numbers from 0 to 1, for a method that edits what it holds."""
+
+    floats = False
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -45,17 +48,26 @@ class Memory:
 
     def write(self, slots: Tensor, batch: Batch, task: int) -> None:
         """Fill slots (k,), all different, with the k rows of a batch."""
+        inputs = batch.inputs
+        if self.floats and inputs.dtype == torch.uint8:
+            inputs = inputs.float() / 255
         if self.inputs is None:
-            shape = (self.capacity, *batch.inputs.shape[1:])
-            self.inputs = batch.inputs.new_zeros(shape)
+            shape = (self.capacity, *inputs.shape[1:])
+            self.inputs = inputs.new_zeros(shape)
         self.labels = self.labels.to(batch.labels)
-        self.inputs[slots] = batch.inputs.to(self.inputs.dtype)
+        self.inputs[slots] = inputs.to(self.inputs.dtype)
         self.labels[slots] = batch.labels
         self.ids[slots] = batch.ids
         self.tasks[slots] = task
         self.entered[slots] = self.written + torch.arange(len(slots))
         self.influence[slots] = torch.nan
         self.written += len(slots)
+
+    def edit(self, slots: Tensor, inputs: Tensor) -> None:
+        """Change the inputs in the slots (k,); they remain the same examples."""
+        if self.inputs is None or not self.inputs.is_floating_point():
+            raise ValueError("only a memory of floats that has been written to can be edited")
+        self.inputs[slots] = inputs.to(self.inputs)
 
     def read(self, slots: Tensor) -> Batch:
         """The examples in the given slots."""

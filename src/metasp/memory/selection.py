@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from metasp.errors import UserError
 from metasp.memory.buffer import Memory
 from metasp.memory.placement import Placement
 
@@ -15,7 +16,8 @@ class Offer:
     """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
 
     `points` gives the rows to cluster, (m, d) for m row numbers; `influence` (n,) is NaN where
-    unknown."""
+    unknown. `redundancy` (n,) of the rows and `held_redundancy` (capacity,) of the slots say from 0
+    to 2 how much a gradient resembles others in memory."""
 
     labels: Tensor
     ids: Tensor
@@ -23,6 +25,8 @@ class Offer:
     tasks: int
     points: Callable[[Tensor], Tensor] | None = None
     influence: Tensor | None = None
+    redundancy: Tensor | None = None
+    held_redundancy: Tensor | None = None
 
 
 Decide = Callable[[Memory, Offer, torch.Generator], Placement]
@@ -84,6 +88,31 @@ def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
         candidates = free[:1] or _largest(held)
         slot = candidates[int(torch.randint(0, len(candidates), (1,), generator=generator))]
         held[slot] = label
+        pairs.append((row, slot))
+    return Placement.of(pairs)
+
+
+def gradient_diverse(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """GSS's sampler: once full, only a gradient that opposes those it was compared with enters;
+    it challenges a slot drawn by redundancy, and wins by their shares of it."""
+    if offer.redundancy is None or offer.held_redundancy is None:
+        raise UserError(
+            "the selection 'gradient-diverse' needs gradients of single examples, which only gss "
+            "computes: use --method gss, or another selection."
+        )
+    held, free = offer.held_redundancy.clone().double(), memory.empty.tolist()
+    pairs = []
+    for row, own in enumerate(offer.redundancy.tolist()):
+        if free:
+            slot = free.pop(0)
+        elif own < 1:
+            slot = int(torch.multinomial(held.clamp(min=1e-6), 1, generator=generator))
+            loses = float(held[slot]) / max(float(held[slot]) + own, 1e-12)
+            if float(torch.rand(1, generator=generator)) >= loses:
+                continue
+        else:
+            continue
+        held[slot] = own
         pairs.append((row, slot))
     return Placement.of(pairs)
 

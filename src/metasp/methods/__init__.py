@@ -5,11 +5,18 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from metasp.errors import UserError, unknown
+from metasp.methods.agem import AGEM
 from metasp.methods.er import ER
 from metasp.methods.finetune import Finetune
+from metasp.methods.gdumb import GDumb
+from metasp.methods.gem import GEM
+from metasp.methods.gmed import GMED
+from metasp.methods.gss import GSS
+from metasp.methods.hal import HAL
 from metasp.methods.joint import Joint
 from metasp.methods.metasp import MetaSP
 from metasp.methods.method import Method, Settings
+from metasp.methods.mir import MIR
 
 __all__ = ["METHODS", "Recipe", "method", "method_settings"]
 
@@ -37,6 +44,13 @@ METHODS: dict[str, Recipe] = {
     "finetune": Recipe(Finetune),
     "joint": Recipe(Joint),
     "er": Recipe(ER),
+    "gdumb": Recipe(GDumb),
+    "gem": Recipe(GEM),
+    "agem": Recipe(AGEM),
+    "hal": Recipe(HAL),
+    "mir": Recipe(MIR),
+    "gss": Recipe(GSS),
+    "gmed": Recipe(GMED),
     "metasp": Recipe(MetaSP),
     "metasp-rehsel": Recipe(MetaSP, selection_of="rehsel"),
     "metasp-only-s": Recipe(MetaSP, preset={"gamma": 1.0}),

@@ -29,7 +29,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of epochs of one kind; `cost` is that of a step relative to a plain one."""
+    """A stretch of epochs of one kind; `cost` is that of a step relative to a plain one, and
+    `lr_factor` a schedule of its own, on top of the run's learning rate."""
 
     kind: str
     epochs: int
@@ -37,6 +38,7 @@ class Phase:
     size: int
     examples: Callable[[], Examples]
     cost: float = 1.0
+    lr_factor: Callable[[int], float] | None = None  # by epoch of the phase
 
     @property
     def steps(self) -> int:
@@ -48,6 +50,8 @@ class Method(ABC):
 
     Settings: ClassVar[type[Settings]] = Settings
     lr: ClassVar[float] = 0.1
+    momentum: ClassVar[float] = 0.0
+    weight_decay: ClassVar[float] = 0.0
     selection: ClassVar[str | None] = "reservoir"  # None: keeps no memory
 
     def __init__(self, learner: Learner, settings: Any) -> None:

@@ -1,0 +1,128 @@
+"""GDumb (Prabhu et al. 2020): keep a balanced memory, and train from scratch on it alone."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from metasp.backbones import CONSTANT, DRAWN, initialise
+from metasp.errors import UserError
+from metasp.methods.learner import Learner, Step
+from metasp.methods.method import Method, Phase, Settings
+from metasp.spec import setting
+from metasp.types import Batch, Task
+
+LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
+
+
+@dataclass(frozen=True, kw_only=True)
+class GDumbSettings(Settings):
+    memory_epochs: int = setting(250, "Epochs over the memory after each task.", least=1)
+    train_batch: int = setting(16, "Memory examples per step of that training.", least=2)
+    cutmix: float = setting(0.5, "Chance that a step mixes its images.", least=0, most=1)
+    clip: float = setting(10.0, "Largest norm of a gradient.", least=0)
+
+
+@final
+class GDumb(Method):
+    Settings = GDumbSettings
+    lr = 0.05
+    momentum = 0.9
+    weight_decay = 1e-6
+    selection = "greedy"
+    settings: GDumbSettings
+
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        super().__init__(learner, settings)
+        if learner.selection.at != "step":
+            raise UserError(
+                "gdumb trains on its memory before the task ends, so its selection must decide "
+                "at every step: use greedy, reservoir or ring."
+            )
+
+    def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
+        """One look at the task to fill the memory, then training on the memory."""
+        learner, settings = self.learner, self.settings
+        held = min(learner.memory.capacity, sum(len(other.train) for other in seen))
+        return [
+            Phase("collect", 1, learner.plan.batch_size, len(task.train), lambda: task.train, 0.01),
+            Phase(
+                "dumb",
+                settings.memory_epochs,
+                settings.train_batch,
+                held,
+                learner.memory.examples,
+                settings.train_batch / learner.plan.batch_size,
+                warm_restarts,
+            ),
+        ]
+
+    def begin_task(self, task: Task) -> None:
+        """Forget all that was learned: only the memory goes on."""
+        restart(self.learner.model, self.learner.streams["restart"])
+        self.learner.optimizer.state.clear()
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        if phase.kind == "collect":
+            return Step(0.0)
+        learner, settings = self.learner, self.settings
+        batch = learner.prepare_replay(new)
+        inputs, other, share = cutmix(batch.inputs, settings.cutmix, learner.streams["cutmix"])
+        outputs = learner.outputs(inputs)
+        losses = share * learner.loss_fn(outputs, batch.labels)
+        losses = losses + (1 - share) * learner.loss_fn(outputs, batch.labels[other])
+        learner.optimizer.zero_grad()
+        torch.autograd.backward(losses.mean())
+        nn.utils.clip_grad_norm_(learner.model.parameters(), settings.clip)
+        learner.optimizer.step()
+        return Step(float(losses.detach().mean()))
+
+
+def warm_restarts(epoch: int) -> float:
+    """Share of the learning rate: a tenth at first, then cosine cycles of 1, 2, 4, … epochs."""
+    if epoch == 0:
+        return 0.1
+    length = 2 ** (epoch.bit_length() - 1)
+    done = (epoch - length) / length
+    return LOWEST + (1 - LOWEST) * (1 + math.cos(math.pi * done)) / 2
+
+
+def cutmix(
+    images: Tensor, chance: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor, float]:
+    """Images with a rectangle taken from others, which others (n,), and the share of each image
+    that is still its own. Rows that are no images stay as they are."""
+    size = len(images)
+    mixes = float(torch.rand(1, generator=generator)) < chance
+    if not mixes or images.dim() != 4:
+        return images, torch.arange(size, device=images.device), 1.0
+    other = torch.randperm(size, generator=generator).to(images.device)
+    height, width = images.shape[2:]
+    side = math.sqrt(1 - float(torch.rand(1, generator=generator)))
+    bounds = []
+    for extent in (height, width):
+        middle = int(torch.randint(extent, (1,), generator=generator))
+        half = int(extent * side) // 2
+        bounds.append(slice(max(0, middle - half), min(extent, middle + half)))
+    mixed = images.clone()
+    mixed[:, :, bounds[0], bounds[1]] = images[other][:, :, bounds[0], bounds[1]]
+    cut = (bounds[0].stop - bounds[0].start) * (bounds[1].stop - bounds[1].start)
+    return mixed, other, 1 - cut / (height * width)
+
+
+def restart(model: nn.Module, generator: torch.Generator) -> None:
+    """Draw all weights anew, or say of which kind we do not know how."""
+    for module in model.modules():
+        if [*module.parameters(recurse=False)] and not isinstance(module, DRAWN + CONSTANT):
+            raise UserError(
+                "gdumb starts from new weights after each task and cannot draw those of "
+                f"{type(module).__name__}: use linear, convolution and normalisation layers, or "
+                "another method."
+            )
+    fresh = copy.deepcopy(model).cpu()  # where the generator is, whatever the model's device
+    initialise(fresh, generator)
+    model.load_state_dict(fresh.state_dict())

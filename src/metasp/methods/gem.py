@@ -1,0 +1,67 @@
+"""GEM (Lopez-Paz and Ranzato 2017): the update opposes the gradient of no past task's memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from metasp.methods.gradients import descend_along, quiet_gradient, training_gradient
+from metasp.methods.learner import Step
+from metasp.methods.method import Method, Phase, Settings
+from metasp.methods.projection import agreeing_with_all
+from metasp.spec import setting
+from metasp.types import Batch, State, Task
+
+PORTION = 128  # examples differentiated at a time, to bound the activations held
+
+
+@dataclass(frozen=True, kw_only=True)
+class GEMSettings(Settings):
+    margin: float = setting(
+        0.5, "Least weight of each past task's gradient when a conflict is undone.", least=0
+    )
+    ridge: float = setting(1e-3, "Added to the diagonal of the projection problem.", least=0)
+
+
+@final
+class GEM(Method):
+    Settings = GEMSettings
+    lr = 0.03
+    selection = "class-balanced"
+    settings: GEMSettings
+    current = 0
+
+    def begin_task(self, task: Task) -> None:
+        self.current = task.index
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        learner, settings = self.learner, self.settings
+        loss, gradient = training_gradient(learner, learner.prepare(new))
+        projected = gradient
+        if tasks := self.past_tasks():
+            past = gradient.new_empty(len(tasks), len(gradient))
+            for row, task in enumerate(tasks):
+                past[row] = self.memory_gradient(task)
+            projected = agreeing_with_all(gradient, past, settings.margin, settings.ridge)
+        descend_along(learner, projected)
+        return Step(loss, {"projected": float(projected is not gradient)})
+
+    def past_tasks(self) -> list[int]:
+        """The tasks before this one that the memory holds examples of."""
+        held = set(self.learner.memory.tasks.tolist())
+        return sorted(task for task in held if 0 <= task < self.current)
+
+    def memory_gradient(self, task: int) -> Tensor:
+        """The gradient (p,) of all that the memory holds of one task."""
+        learner = self.learner
+        slots = torch.nonzero(learner.memory.tasks == task).flatten()
+        batch = learner.prepare_replay(learner.memory.read(slots))
+        return quiet_gradient(learner, batch, PORTION)
+
+    def state(self) -> State:
+        return {"current": torch.tensor(self.current)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.current = int(state["current"])

@@ -1,0 +1,80 @@
+"""GMED (Jin et al. 2021): replayed examples are edited to be what the model is about to forget."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from metasp.methods.gradients import Named, after_virtual_step, losses_at, trainable
+from metasp.methods.learner import Learner, Step
+from metasp.methods.method import Method, Phase, Settings
+from metasp.spec import setting
+from metasp.types import Batch, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class GMEDSettings(Settings):
+    edit_rate: float = setting(0.1, "Step size of an edit (α), in network inputs.", least=0)
+    edit_decay: float = setting(
+        0.0, "How much smaller each further edit of the same example is.", least=0, most=1
+    )
+    loss_weight: float = setting(
+        0.01, "Weight of the example's present loss in the edit (β).", least=0
+    )
+    loss_sign: str = setting(
+        "text",
+        "Whether an edit lowers the present loss (the paper's text) or raises it (its code).",
+        choices=("text", "code"),
+    )
+
+
+@final
+class GMED(Method):
+    Settings = GMEDSettings
+    settings: GMEDSettings
+
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        super().__init__(learner, settings)
+        learner.memory.floats = True  # an edit is smaller than a byte's step
+        self.edits = torch.zeros(learner.memory.capacity, dtype=torch.long)
+        self.edited = torch.full_like(self.edits, -1)  # the entry that the edits belong to
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        learner, memory = self.learner, self.learner.memory
+        batch = learner.prepare(new)
+        if not len(memory):
+            return learner.update(batch)
+        slots = memory.draw(learner.plan.memory_batch, learner.streams["replay"])
+        held = memory.read(slots)
+        inputs = learner.transform(held.inputs.to(learner.device))
+        drawn = Batch(inputs, held.labels.to(learner.device), held.ids)
+        direction = self.direction(drawn, after_virtual_step(learner, batch))
+        rate = self.rates(slots).to(inputs).view(-1, *[1] * (inputs.dim() - 1))
+        memory.edit(slots, learner.transform.undo(inputs + rate * direction))
+        self.edits[slots] += 1
+        return learner.update(Batch.join([batch, learner.prepare_replay(memory.read(slots))]))
+
+    def direction(self, drawn: Batch, after: Named) -> Tensor:
+        """∇x of what the virtual step adds to each example's loss, less β times its present loss,
+        in the shape of the inputs."""
+        weight = self.settings.loss_weight * {"text": 1, "code": -1}[self.settings.loss_sign]
+        present = {name: p.detach() for name, p in trainable(self.learner.model).items()}
+        drawn = drawn._replace(inputs=drawn.inputs.detach().requires_grad_())
+        rise = losses_at(self.learner, after, drawn)
+        goal = rise - (1 + weight) * losses_at(self.learner, present, drawn)
+        return torch.autograd.grad(goal.sum(), drawn.inputs)[0]
+
+    def rates(self, slots: Tensor) -> Tensor:
+        """The step size of each example's next edit, shape (n,)."""
+        entered = self.learner.memory.entered[slots]
+        self.edits[slots] *= self.edited[slots] == entered  # a newcomer has none yet
+        self.edited[slots] = entered
+        return self.settings.edit_rate * (1 - self.settings.edit_decay) ** self.edits[slots]
+
+    def state(self) -> State:
+        return {"edits": self.edits, "edited": self.edited}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.edits, self.edited = state["edits"].clone(), state["edited"].clone()

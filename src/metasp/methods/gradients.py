@@ -1,0 +1,131 @@
+"""Gradients as vectors, and the virtual passes that leave no trace in the learner."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from metasp.influence.origin import Origin, evaluate_at, kept_random_state
+from metasp.influence.pseudo import gradient, make_plan, virtual_parameters
+from metasp.methods.learner import Learner
+from metasp.methods.method import batch_bounds
+from metasp.types import Batch, LossFn
+
+Named = dict[str, Tensor]
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training moves, by name; their order is that of every flat vector."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def flat(model: nn.Module, grads: Mapping[str, Tensor | None]) -> Tensor:
+    """Gradients by name as one vector (p,); zeros where there is none."""
+    parts = []
+    for name, parameter in trainable(model).items():
+        part = grads.get(name)
+        parts.append((torch.zeros_like(parameter) if part is None else part).flatten())
+    return torch.cat(parts)
+
+
+def training_gradient(learner: Learner, batch: Batch) -> tuple[float, Tensor]:
+    """Mean loss and its gradient (p,) on a prepared batch, by the pass that training makes."""
+    named = trainable(learner.model)
+    loss = learner.losses(batch).mean()
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return float(loss.detach()), flat(learner.model, dict(zip(named, found)))
+
+
+def descend_along(learner: Learner, vector: Tensor) -> None:
+    """One step of the optimizer with a vector (p,) in place of the gradient."""
+    parameters = trainable(learner.model).values()
+    parts = torch.split_with_sizes(vector, [p.numel() for p in parameters])
+    for parameter, part in zip(parameters, parts):
+        parameter.grad = part.view_as(parameter)
+    learner.optimizer.step()
+
+
+def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -> Tensor:
+    """The gradient (p,) of a prepared batch's mean loss, in portions, leaving no trace: neither
+    BatchNorm statistics nor any random state move."""
+    model = learner.model
+    theta = {name: p.detach() for name, p in trainable(model).items()}
+    total = torch.zeros(sum(p.numel() for p in theta.values()), device=learner.device)
+    origin = Origin.of(model, learner.device)
+    with kept_random_state(learner.device):
+        for start, stop in batch_bounds(batch.size, portion or batch.size):
+            pair = (batch.inputs[start:stop], batch.labels[start:stop])
+            with statistics_for(model, stop - start), learner.autocast():
+                _, found = gradient(model, loss_of(learner), pair, (origin, theta), "memory")
+            total.add_(flat(model, found), alpha=(stop - start) / batch.size)
+    return total
+
+
+def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
+    """The gradient of each example of a prepared batch in one pass, as a matrix (n, size) for
+    each parameter. BatchNorm uses its running statistics: under a batch's own no example would
+    have a gradient of its own."""
+    model = learner.model
+    theta = {name: p.detach() for name, p in trainable(model).items()}
+    fixed = {name: p.detach() for name, p in model.named_parameters() if name not in theta}
+    fixed |= dict(model.named_buffers())
+
+    def loss(at: Named, inputs: Tensor, label: Tensor) -> Tensor:
+        out = functional_call(model, {**fixed, **at}, (inputs[None],))
+        return learner.loss_fn(out, label[None]).sum()
+
+    with evaluating(model):
+        grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
+    return [grads[name].flatten(1) for name in theta]
+
+
+def after_virtual_step(learner: Learner, batch: Batch) -> Named:
+    """The parameters that the optimizer's next step on a prepared batch would give."""
+    with learner.autocast():
+        pair = (batch.inputs, batch.labels)
+        return virtual_parameters(learner.model, loss_of(learner), pair, learner.optimizer)
+
+
+def stepped(learner: Learner, grads: Mapping[str, Tensor]) -> Named:
+    """The parameters that the optimizer's next step along known gradients would give."""
+    plan = make_plan(learner.model, learner.optimizer).restrict(grads)
+    return plan.step(plan.params, dict(grads), dict(plan.momenta))[0]
+
+
+def losses_at(learner: Learner, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    """One loss per example (n,) with `params` in place of the model's, leaving no trace."""
+    with statistics_for(learner.model, batch.size), kept_random_state(learner.device):
+        with learner.autocast():
+            outputs = evaluate_at(learner.model, params, batch.inputs)
+        return loss_of(learner)(outputs, batch.labels)
+
+
+def loss_of(learner: Learner) -> LossFn:
+    """The learner's loss, for outputs of any precision."""
+    if not learner.bf16:
+        return learner.loss_fn
+    return lambda outputs, labels: learner.loss_fn(outputs.float(), labels)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode for a while; each module's own mode comes back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@contextmanager
+def statistics_for(model: nn.Module, size: int) -> Iterator[None]:
+    """Batch statistics, or the running ones for a lone example, which has no statistics."""
+    if size > 1:
+        yield
+        return
+    with evaluating(model):
+        yield

@@ -1,0 +1,93 @@
+"""GSS (Aljundi et al. 2019), greedy: experience replay of examples with diverse gradients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from metasp.memory import SELECTIONS, Offer
+from metasp.methods.gradients import example_gradients
+from metasp.methods.learner import Learner, Step
+from metasp.methods.method import Method, Phase, Settings
+from metasp.spec import setting
+from metasp.types import Batch, State, Task
+
+AT_ONCE = 4  # gradients of single examples held at a time, besides the references
+TINY = 1e-30  # the cosine with a gradient of zero is zero
+NEUTRAL = 1.0  # the redundancy of a gradient that was compared with nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSSSettings(Settings):
+    references: int = setting(
+        4, "Random memory examples with whose gradients a new one is compared.", least=1
+    )
+
+
+@final
+class GSS(Method):
+    Settings = GSSSettings
+    lr = 0.03
+    selection = "gradient-diverse"
+    settings: GSSSettings
+
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        super().__init__(learner, settings)
+        self.redundancy = torch.full((learner.memory.capacity,), NEUTRAL)
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        return self.learner.update(self.learner.with_replay(new))
+
+    def remember(self, new: Batch, task: Task) -> None:
+        learner, memory = self.learner, self.learner.memory
+        if learner.selection is not SELECTIONS["gradient-diverse"]:
+            return super().remember(new, task)
+        drawn = memory.draw(self.settings.references, learner.streams["references"])
+        fresh = torch.full((new.size,), NEUTRAL)
+        if len(drawn):
+            fresh = redundancy(learner, plain(learner, new), plain(learner, memory.read(drawn)))
+        offer = Offer(
+            new.labels.cpu(),
+            new.ids,
+            task.index,
+            learner.plan.tasks,
+            redundancy=fresh,
+            held_redundancy=self.redundancy,
+        )
+        placement = learner.selection.decide(memory, offer, learner.streams["selection"])
+        memory.apply(placement, new, task.index)
+        self.redundancy[placement.slots] = fresh[placement.chosen]
+
+    def state(self) -> State:
+        return {"redundancy": self.redundancy}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.redundancy = state["redundancy"].clone()
+
+
+def plain(learner: Learner, raw: Batch) -> Batch:
+    """Network inputs as they are, without augmentation."""
+    inputs = learner.transform(raw.inputs.to(learner.device))
+    return Batch(inputs, raw.labels.to(learner.device), raw.ids)
+
+
+def redundancy(learner: Learner, batch: Batch, references: Batch) -> Tensor:
+    """One plus the largest cosine of each example's gradient with those of the references, from
+    0 (opposed to all) to 2 (the same as one), shape (n,)."""
+    known = example_gradients(learner, references)
+    lengths = squares(known).sqrt()
+    found = []
+    for start in range(0, batch.size, AT_ONCE):
+        part = Batch(*(column[start : start + AT_ONCE] for column in batch))
+        fresh = example_gradients(learner, part)
+        inner = torch.stack([a @ b.T for a, b in zip(fresh, known)]).sum(0)
+        scale = squares(fresh).sqrt()[:, None] * lengths
+        found.append((inner / scale.clamp(min=TINY)).amax(1))
+    return (1 + torch.cat(found)).clamp(0, 2).cpu()
+
+
+def squares(gradients: list[Tensor]) -> Tensor:
+    """The squared length of each example's gradient, shape (n,)."""
+    return torch.stack([part.square().sum(1) for part in gradients]).sum(0)

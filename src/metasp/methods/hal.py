@@ -1,0 +1,164 @@
+"""HAL (Chaudhry et al. 2021): predictions on one learned anchor per past class are held."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from metasp.influence.origin import Origin, evaluate_at, kept_random_state
+from metasp.influence.pseudo import Rule, gradient, make_plan
+from metasp.methods.gradients import (
+    Named,
+    evaluating,
+    loss_of,
+    losses_at,
+    statistics_for,
+    stepped,
+    trainable,
+)
+from metasp.methods.learner import Learner, Step
+from metasp.methods.method import Method, Phase, Settings, batch_bounds
+from metasp.spec import setting
+from metasp.types import Batch, State, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class HALSettings(Settings):
+    anchor_weight: float = setting(0.1, "Weight of the anchors in the update (λ).", least=0)
+    anchor_steps: int = setting(100, "Gradient steps that learn an anchor.", least=0)
+    feature_memory: float = setting(
+        0.3, "Share of the past in the running mean feature (β).", least=0, most=1
+    )
+    feature_weight: float = setting(
+        0.1, "Pull of an anchor to the mean feature of its task (γ).", least=0
+    )
+
+
+@final
+class HAL(Method):
+    Settings = HALSettings
+    lr = 0.03
+    selection = "ring"
+    settings: HALSettings
+
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        super().__init__(learner, settings)
+        self.anchors: Tensor | None = None  # network inputs, one per class of the past tasks
+        self.mean_feature: Tensor | None = None
+
+    def begin_task(self, task: Task) -> None:
+        self.mean_feature = None
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        learner, settings = self.learner, self.settings
+        with features_seen(learner.model) as seen:
+            losses = learner.losses(learner.with_replay(new))
+        self.note_features(seen[0][: new.size].detach())
+        learner.optimizer.zero_grad()
+        torch.autograd.backward(losses.mean())
+        if self.anchors is not None:
+            torch.autograd.backward(settings.anchor_weight * self.drift(self.anchors))
+        learner.optimizer.step()
+        return Step(float(losses.detach().mean()))
+
+    def drift(self, anchors: Tensor) -> Tensor:
+        """How far the step along the gradients that have just been computed would move the
+        predictions on the anchors: mean over them of ‖trial − now‖², differentiable in now."""
+        model = self.learner.model
+        grads = {name: p.grad for name, p in trainable(model).items() if p.grad is not None}
+        with evaluating(model), kept_random_state(self.learner.device):
+            with torch.no_grad(), self.learner.autocast():
+                trial: Tensor = evaluate_at(model, stepped(self.learner, grads), anchors)
+            now = self.learner.outputs(anchors)
+        return (trial.float() - now).square().sum(1).mean()
+
+    def note_features(self, features: Tensor) -> None:
+        """Follow the mean feature (d,) of the task's batches."""
+        kept, mean = self.settings.feature_memory, features.float().mean(0)
+        if self.mean_feature is not None:
+            mean = kept * self.mean_feature + (1 - kept) * mean
+        self.mean_feature = mean
+
+    def end_task(self, task: Task) -> None:
+        super().end_task(task)
+        if not len(self.learner.memory):
+            return
+        learned = self.learn_anchors(self.starts(task), self.forgetful())
+        known = [] if self.anchors is None else [self.anchors]
+        self.anchors = torch.cat([*known, learned])
+
+    def starts(self, task: Task) -> Batch:
+        """A random example of each of the task's classes, as network inputs."""
+        learner, labels = self.learner, task.train.labels.cpu()
+        rows = [torch.nonzero(labels == label).flatten() for label in sorted({*labels.tolist()})]
+        draw = learner.streams["anchors"]
+        chosen = [own[torch.randint(len(own), (1,), generator=draw)] for own in rows]
+        raw = task.train.take(torch.cat(chosen))
+        inputs = learner.transform(raw.inputs.to(learner.device))
+        return Batch(inputs, raw.labels.to(learner.device), raw.ids)
+
+    def forgetful(self) -> Named:
+        """The parameters after one more epoch on the memory alone; the model stays as it is."""
+        learner, model = self.learner, self.learner.model
+        plan = make_plan(model, Rule.of(learner.optimizer))
+        theta, momenta = dict(plan.params), dict(plan.momenta)
+        order = learner.memory.draw(len(learner.memory), learner.streams["anchors"])
+        origin = Origin.of(model, learner.device)
+        with kept_random_state(learner.device):
+            for start, stop in batch_bounds(len(order), learner.plan.memory_batch):
+                batch = learner.prepare_replay(learner.memory.read(order[start:stop]))
+                pair = (batch.inputs, batch.labels)
+                with statistics_for(model, batch.size), learner.autocast():
+                    _, grads = gradient(model, loss_of(learner), pair, (origin, theta), "memory")
+                plan = plan.restrict(grads)
+                moved, momenta = plan.step(theta, grads, momenta)
+                theta = {**theta, **moved}
+        return theta
+
+    def learn_anchors(self, starts: Batch, forgetful: Named) -> Tensor:
+        """Climb from the starts to inputs that would be forgotten, shape kept."""
+        anchors, lr = starts.inputs, self.learner.optimizer.param_groups[0]["lr"]
+        for _ in range(self.settings.anchor_steps):
+            anchors = anchors.detach().requires_grad_()
+            worth = self.forgetting(starts._replace(inputs=anchors), forgetful)
+            anchors = anchors + lr * torch.autograd.grad(worth.sum(), anchors)[0]
+        return anchors.detach()
+
+    def forgetting(self, anchors: Batch, forgetful: Named) -> Tensor:
+        """The rise of each anchor's loss when forgetting, less γ‖feature − mean feature‖², (n,)."""
+        model = self.learner.model
+        present = {name: p.detach() for name, p in trainable(model).items()}
+        with evaluating(model):
+            forgotten = losses_at(self.learner, forgetful, anchors)
+            with features_seen(model) as seen:
+                known = losses_at(self.learner, present, anchors)
+        mean = self.mean_feature if self.mean_feature is not None else seen[0].detach()
+        away = (seen[0].float() - mean).square().sum(1)
+        return forgotten - known - self.settings.feature_weight * away
+
+    def state(self) -> State:
+        parts = {"anchors": self.anchors, "mean_feature": self.mean_feature}
+        return {name: tensor for name, tensor in parts.items() if tensor is not None}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        device = self.learner.device
+        here = {name: tensor.clone().to(device) for name, tensor in state.items()}
+        self.anchors, self.mean_feature = here.get("anchors"), here.get("mean_feature")
+
+
+@contextmanager
+def features_seen(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects what enters the model's head in each pass, or its outputs where it has none."""
+    seen: list[Tensor] = []
+    head = getattr(model, "head", None)
+    if isinstance(head, nn.Module):
+        handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    else:
+        handle = model.register_forward_hook(lambda _, inputs, outputs: seen.append(outputs))
+    try:
+        yield seen
+    finally:
+        handle.remove()

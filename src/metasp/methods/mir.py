@@ -1,0 +1,42 @@
+"""MIR (Aljundi et al. 2019): replay what the coming update would harm most."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from metasp.methods.gradients import after_virtual_step, losses_at
+from metasp.methods.learner import Learner, Step
+from metasp.methods.method import Method, Phase, Settings
+from metasp.spec import setting
+from metasp.types import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIRSettings(Settings):
+    candidates: int = setting(50, "Memory examples among which the harmed are sought.", least=1)
+
+
+@final
+class MIR(Method):
+    Settings = MIRSettings
+    settings: MIRSettings
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        learner = self.learner
+        batch = learner.prepare(new)
+        if not len(learner.memory):
+            return learner.update(batch)
+        candidates = learner.replay(max(self.settings.candidates, learner.plan.memory_batch))
+        if candidates.size > learner.plan.memory_batch:
+            harm = interference(learner, batch, candidates)
+            candidates = candidates.at(harm.topk(learner.plan.memory_batch).indices)
+        return learner.update(Batch.join([batch, candidates]))
+
+
+@torch.no_grad()
+def interference(learner: Learner, batch: Batch, candidates: Batch) -> Tensor:
+    """By how much a step on `batch` would raise the loss of each candidate, shape (n,)."""
+    after = losses_at(learner, after_virtual_step(learner, batch), candidates)
+    return after - losses_at(learner, {}, candidates)
