@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from metasp.benchmarks.digits import digits
+from metasp.benchmarks.published import PUBLISHED, published
 from metasp.benchmarks.source import Source, split
 from metasp.benchmarks.transform import Transform
 from metasp.errors import unknown
@@ -17,6 +19,7 @@ Loader = Callable[[Path | None], Source]
 
 BENCHMARKS: dict[str, Loader] = {
     "split-digits": lambda data: digits(),
+    **{name: partial(published, about) for name, about in PUBLISHED.items()},
 }
 
 

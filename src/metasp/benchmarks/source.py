@@ -7,12 +7,17 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.types import Examples, Task
+from metasp.types import Examples, Streams, Task
+
+HOLD_OUT_SEED = 20220  # its own: test data must not move with the seed of a run
 
 
 @dataclass(frozen=True)
 class Source:
-    """A labelled data set as arrays. Train ids are the rows of the original, for life."""
+    """A labelled data set as arrays. Train ids are the rows of the original, for life.
+
+    `rows` and `test_rows` say which rows of the arrays the labels belong to, where train and
+    test data share one array that is too large to copy."""
 
     name: str
     inputs: Tensor
@@ -27,6 +32,19 @@ class Source:
     crop_padding: int = 0
     flip: bool = False
     ids: Tensor | None = None
+    rows: Tensor | None = None
+    test_rows: Tensor | None = None
+
+    @property
+    def train(self) -> Examples:
+        rows = torch.arange(len(self.labels)) if self.rows is None else self.rows
+        return Examples(self.inputs, rows, self.labels, rows if self.ids is None else self.ids)
+
+    @property
+    def test(self) -> Examples:
+        rows = self.test_rows
+        rows = torch.arange(len(self.test_labels)) if rows is None else rows
+        return Examples(self.test_inputs, rows, self.test_labels, rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,8 +82,7 @@ def split(
 ) -> list[Task]:
     """The class-incremental stream of a source: tasks of equal numbers of classes."""
     groups = deal_classes(class_order(source.classes, generator), tasks or source.tasks)
-    train = Examples.of(source.inputs, source.labels, source.ids)
-    test = Examples.of(source.test_inputs, source.test_labels)
+    train, test = source.train, source.test
     return [
         Task(
             index=index,
@@ -81,3 +98,20 @@ def rows_of(labels: Tensor, classes: Sequence[int], limit: int | None = None) ->
     """Rows whose label is one of the classes, the first `limit` of each, in source order."""
     rows = [torch.nonzero(labels == label).flatten()[:limit] for label in classes]
     return torch.cat(rows).sort().values
+
+
+def held_out(labels: Tensor, class_names: Sequence[str], part: float = 0.2) -> Tensor:
+    """Which rows (n,) are test data, where the source does not say: a fixed part of each class,
+    at least one, the same in every run and whatever becomes of other classes."""
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    streams = Streams(HOLD_OUT_SEED)
+    for label, name in enumerate(class_names):
+        rows = torch.nonzero(labels == label).flatten()
+        if len(rows) == 1:
+            raise UserError(
+                f"class {name!r} has a single example: it takes two, one to train and one to "
+                "test; add some or remove the class."
+            )
+        count = max(1, round(part * len(rows))) if len(rows) else 0
+        chosen[rows[torch.randperm(len(rows), generator=streams[name])[:count]]] = True
+    return chosen
