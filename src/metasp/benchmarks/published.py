@@ -1,13 +1,18 @@
 """The published benchmarks: where they come from and the constants the field uses for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from metasp.benchmarks.cache import Decoded, Pictures, Table, content_digest, decoded, is_cached
-from metasp.benchmarks.pictures import Decoder
-from metasp.benchmarks.source import Source, held_out
-from metasp.benchmarks.tables import Columns, open_hub, open_local, read_tables, splits_in
+from metasp.benchmarks.cache import is_cached
+from metasp.benchmarks.own import (
+    held_out_source,
+    hub_identity,
+    local_folder,
+    read_table_set,
+    source_of,
+)
+from metasp.benchmarks.request import Request
+from metasp.benchmarks.source import Source, constants
 from metasp.errors import UserError
 
 
@@ -80,81 +85,47 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
-def published(about: Published, data: Path | None) -> Source:
+def published(about: Published, request: Request, data: Path | None) -> Source:
     """A published set from a local folder, from the cache, or from the hub."""
-    found = decode(about, data)
-    if len(found.class_names) != about.classes:
+    asked = Request(
+        image_size=request.image_size or about.size,
+        colour=request.colour or about.colour,
+        label_column=request.label_column or about.label,
+        domain_column=request.domain_column,
+    )
+    found = read_table_set(about.hub, local_folder(data, about.folder, about.hub), asked)
+    usual = asked.label_column == about.label
+    if usual and len(found.class_names) != about.classes:
         raise UserError(
             f"{about.folder} has {len(found.class_names)} classes and should have "
             f"{about.classes}: this is another data set; give it as folder: or hub: instead."
         )
     if about.pooled:
         # The hub's test split is 50 further pictures per class; the field pools the 600 others.
-        pool = found.rows("train", "validation")
-        out = held_out(found.labels[pool], found.class_names)
-        train, test = pool[~out], pool[out]
+        source = held_out_source(about.folder, found, found.rows("train", "validation"))
     else:
-        train, test = found.rows("train"), found.rows("test")
-    if not len(train) or not len(test):
-        raise UserError(f"{about.folder} lacks its {'test' if len(train) else 'train'} split.")
-    colour = about.colour == "rgb"
-    return Source(
-        name=about.folder,
-        inputs=found.inputs,
-        labels=found.labels[train],
-        test_inputs=found.inputs,
-        test_labels=found.labels[test],
-        class_names=found.class_names,
-        mean=about.mean,
-        std=about.std,
-        digest=found.digest,
+        for split in ("train", "test"):
+            if not found.splits.get(split):
+                raise UserError(f"{about.folder} lacks its {split} split: get it again.")
+        source = source_of(about.folder, found, found.rows("train"), found.rows("test"))
+    mean, std = about.mean, about.std
+    if asked.colour != about.colour:
+        mean, std = constants(source.train)
+    colour = asked.colour == "rgb"
+    return replace(
+        source,
+        mean=mean,
+        std=std,
         tasks=about.tasks,
         crop_padding=4 if colour else 0,
         flip=colour,
-        ids=train,
-        rows=train,
-        test_rows=test,
     )
-
-
-def decode(about: Published, data: Path | None) -> Decoded:
-    decoder = Decoder(about.size, about.colour)
-    columns = Columns(about.label)
-    folder = local_folder(about, data)
-    if folder is None:
-        name = about.hub
-
-        def read(out: Pictures) -> Table:
-            return read_tables(*open_hub(name), decoder, columns, out)
-
-        return decoded(identity(about, {"hub": name}), read)
-    splits = splits_in(folder)
-    files = sorted(path for paths in splits.values() for path in paths)
-    content = content_digest(files, folder)
-    return decoded(
-        identity(about, {"content": content}),
-        lambda out: read_tables(*open_local(splits), decoder, columns, out),
-    )
-
-
-def identity(about: Published, origin: dict[str, str]) -> dict[str, Any]:
-    """What a decoded copy depends on."""
-    return {**origin, "size": about.size, "colour": about.colour, "label": about.label}
-
-
-def local_folder(about: Published, data: Path | None) -> Path | None:
-    """The folder of a set under `data`, by its short name or by its name on the hub."""
-    if data is None:
-        return None
-    if not data.is_dir():
-        raise UserError(f"{data} is not a folder: name the one that holds the data with --data.")
-    names = (about.folder, about.hub, about.hub.split("/")[1])
-    return next((data / name for name in names if (data / name).is_dir()), None)
 
 
 def whereabouts(about: Published, data: Path | None) -> str:
-    """Where on this machine a set is, in words."""
-    folder = local_folder(about, data) if data is not None and data.is_dir() else None
+    """Where on this machine a set is, in words; empty if it is not."""
+    folder = local_folder(data, about.folder, about.hub)
     if folder is not None:
         return str(folder)
-    return "cached" if is_cached(identity(about, {"hub": about.hub})) else "not here"
+    asked = Request(about.size, about.colour, about.label)
+    return "cached" if is_cached(hub_identity(about.hub, asked)) else ""

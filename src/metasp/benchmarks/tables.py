@@ -4,7 +4,6 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,13 @@ from rich.progress import Progress
 
 from metasp.benchmarks.cache import Pictures, Table
 from metasp.benchmarks.pictures import Decoder
+from metasp.benchmarks.request import Request
 from metasp.errors import UserError, unknown
 
 SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation",
           "val": "validation", "dev": "validation"}  # fmt: skip
 BATCH = 256
 LABELS = ("label", "labels", "fine_label", "class", "target")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns to read; None: found out from the table."""
-
-    label: str | None = None
-    domain: str | None = None
 
 
 def library() -> Any:
@@ -116,16 +108,17 @@ def open_hub(name: str) -> tuple[dict[str, Any], int]:
     return dict(found), sum(len(part) for part in found.values())
 
 
-def read_tables(
-    streams: Mapping[str, Any], rows: int, decoder: Decoder, columns: Columns, out: Pictures
-) -> Table:
+def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pictures) -> Table:
     """Decode every picture into `out`, and give labels and class names."""
     datasets = library()
+    decoder = Decoder(request.image_size, request.colour)
     first = next(iter(streams.values()))
     features = first.features or first._resolve_features().features
-    image, label = image_column(features), label_column(features, columns.label)
-    if columns.domain is not None and columns.domain not in features:
-        raise unknown("column", columns.domain, [n for n in features if n not in (image, label)])
+    image, label = image_column(features), label_column(features, request.label_column)
+    if request.domain_column is not None and request.domain_column not in features:
+        raise unknown(
+            "column", request.domain_column, [n for n in features if n not in (image, label)]
+        )
     values: list[Any] = []
     domains: list[Any] = []
     sizes: dict[str, int] = {}
@@ -139,11 +132,11 @@ def read_tables(
                     out.append(decoder(raw_bytes(content, split, number), row_words(split, number)))
                     number += 1
                 values += batch[label]
-                domains += batch[columns.domain] if columns.domain else []
+                domains += batch[request.domain_column] if request.domain_column else []
                 advance(len(batch[label]))
             sizes[split] = number
     labels, names = number_labels(values, getattr(features[label], "names", None))
-    codes, domain_names = number_labels(domains, None) if columns.domain else (None, [])
+    codes, domain_names = number_labels(domains, None) if request.domain_column else (None, [])
     return Table(labels, sizes, names, codes, domain_names)
 
 

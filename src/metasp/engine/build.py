@@ -32,6 +32,7 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     done = spec.with_(
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
+        split_by=spec.split_by or source.split_by,
         lr=spec.lr if spec.lr is not None else kind.lr,
         selection=spec.selection or kind.selection,
         rehearse_last=spec.rehearse_last or spec.epochs,
@@ -89,6 +90,7 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
             memory_batch=spec.memory_batch,
             rehearse_last=spec.rehearse_last or spec.epochs,
             tasks=len(benchmark.tasks),
+            shared_classes=benchmark.shared_classes,
         ),
         device=device,
         augment=spec.augment,

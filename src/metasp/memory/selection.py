@@ -15,7 +15,9 @@ from metasp.memory.placement import Placement
 class Offer:
     """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
 
-    `points` gives rows to cluster (n, d) when asked; `influence` (n,) is NaN where unknown."""
+    `points` gives rows to cluster (n, d) when asked; `influence` (n,) is NaN where unknown.
+    `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
+    first task would fill every class's share for good."""
 
     labels: Tensor
     ids: Tensor
@@ -23,6 +25,14 @@ class Offer:
     tasks: int
     points: Callable[[], Tensor] | None = None
     influence: Tensor | None = None
+    shared_classes: bool = False
+
+    def groups(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """What is balanced over: a number for each slot's and each offered row's class."""
+        if not self.shared_classes:
+            return memory.labels.cpu(), self.labels
+        kinds = int(max(memory.labels.max(), self.labels.max())) + 1
+        return memory.labels.cpu() + kinds * memory.tasks, self.labels + kinds * self.task
 
 
 Decide = Callable[[Memory, Offer, torch.Generator], Placement]
@@ -73,9 +83,10 @@ def ring(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
 def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """GDumb's sampler: at most an equal share for each class met; the largest class gives way."""
     occupied = memory.ids >= 0
-    held = [int(y) if used else -1 for y, used in zip(memory.labels, occupied)]
+    kept, offered = offer.groups(memory)
+    held = [int(y) if used else -1 for y, used in zip(kept, occupied)]
     pairs = []
-    for row, label in enumerate(offer.labels.tolist()):
+    for row, label in enumerate(offered.tolist()):
         classes = {*held, label} - {-1}
         if held.count(label) >= max(1, memory.capacity // len(classes)):
             continue
@@ -89,7 +100,8 @@ def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
 
 def class_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """At a task's end: an equal share for each class seen, chosen at random."""
-    return _balanced(memory, memory.labels, offer, offer.labels, generator)
+    held, offered = offer.groups(memory)
+    return _balanced(memory, held, offer, offered, generator)
 
 
 def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
