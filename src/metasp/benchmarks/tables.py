@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,10 +75,15 @@ def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], in
             raise UserError(f"{path} is not a sound Parquet file: get it again.") from error
     names = {split: [str(path.resolve()) for path in files] for split, files in splits.items()}
     datasets = library()
-    with tempfile.TemporaryDirectory() as scratch:  # for its lock; a stream stores nothing
-        streams = datasets.load_dataset(
-            "parquet", data_files=names, streaming=True, cache_dir=scratch
-        )
+    try:
+        with tempfile.TemporaryDirectory() as scratch:  # for its lock; a stream stores nothing
+            streams = datasets.load_dataset(
+                "parquet", data_files=names, streaming=True, cache_dir=scratch
+            )
+    except (ValueError, TypeError, KeyError) as error:
+        raise unreadable(
+            f"these tables cannot be read ({one_line(error)}): mend them.", error
+        ) from (error)
     return dict(streams), rows
 
 
@@ -89,10 +95,9 @@ def open_hub(name: str) -> tuple[dict[str, Any], int]:
 
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
-    unreachable = (
-        f"the Hugging Face hub cannot be reached for {name}: connect to the network, or name a "
-        "folder that holds the data with --data."
-    )
+    offline: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, *transport_errors())
+    failures = (OSError, ValueError, TypeError, RuntimeError)
+    broken: tuple[type[Exception], ...] = (*failures, datasets.exceptions.DatasetsError)
     try:
         revision = HfApi().dataset_info(name, timeout=20).sha
         found = datasets.load_dataset(name, revision=revision)
@@ -100,12 +105,27 @@ def open_hub(name: str) -> tuple[dict[str, Any], int]:
         raise UserError(f"there is no data set {name!r} on the Hugging Face hub.") from None
     except HfHubHTTPError as error:
         raise UserError(f"the Hugging Face hub refused {name}: {one_line(error)}.") from error
-    except (OSError, RuntimeError, ValueError) as error:
-        offline = isinstance(error, ConnectionError) or "onnect" in type(error).__name__
-        if offline or not isinstance(error, ValueError):
-            raise UserError(unreachable) from error
-        raise UserError(f"{name} cannot be loaded from the hub: {one_line(error)}.") from error
+    except offline as error:
+        raise UserError(
+            f"the Hugging Face hub cannot be reached for {name}: connect to the network, or name "
+            "a folder that holds the data with --data."
+        ) from error
+    except broken as error:
+        raise unreadable(f"{name} cannot be loaded ({one_line(error)}).", error) from error
     return dict(found), sum(len(part) for part in found.values())
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What the hub's library raises without a network: its HTTP client's own errors, which are
+    not those of the system."""
+    clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return tuple(client.HTTPError for client in clients)
+
+
+def unreadable(sentence: str, error: Exception) -> UserError:
+    if "duplicated" in str(error):
+        return UserError("two classes have the same name in these tables: rename one of them.")
+    return UserError(sentence)
 
 
 def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pictures) -> Table:
@@ -123,7 +143,9 @@ def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pi
     domains: list[Any] = []
     sizes: dict[str, int] = {}
     with progress(rows) as advance:
-        for split, stream in streams.items():
+        # Train rows come first, so that their ids are their row numbers in the original.
+        for split in sorted(streams, key=lambda name: (name != "train", name == "test", name)):
+            stream = streams[split]
             if type(features[image]).__name__ == "Image":
                 stream = stream.cast_column(image, datasets.Image(decode=False))
             number = 0
@@ -216,6 +238,11 @@ def number_labels(
             f"{', '.join(sorted(kind.__name__ for kind in kinds))}: choose another --label-column."
         )
     distinct = sorted(set(values))
+    if distinct and isinstance(distinct[0], int) and distinct[0] < 0:
+        raise UserError(
+            f"row {values.index(distinct[0])} has label {distinct[0]}, out of range: labels are "
+            "numbered from 0."
+        )
     index = {value: number for number, value in enumerate(distinct)}
     return [index[value] for value in values], [str(value) for value in distinct]
 
