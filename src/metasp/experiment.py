@@ -12,6 +12,7 @@ import torch
 
 from metasp import __version__
 from metasp.benchmarks import Benchmark, load_benchmark
+from metasp.benchmarks.python import dealt_again
 from metasp.engine import Trainer, build_trainer
 from metasp.engine.build import complete
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
@@ -44,8 +45,9 @@ class Experiment:
     def events(self) -> Iterator[Event]:
         """Train to the end from wherever the run stands, storing as it goes."""
         torch.set_num_threads(self.spec.threads)
+        self.trainer = trainer = build_trainer(self.spec, self.benchmark)
         with self.directory.open(self.spec, fresh=self.force):
-            self.trainer = trainer = build_trainer(self.spec, self.benchmark)
+            self.directory.keep_noise(self.benchmark.flipped)
             self._resume(trainer)
             saved = time.monotonic()
             for event in trainer.run():
@@ -81,9 +83,19 @@ class Experiment:
         return {"spec": self.spec.as_dict(), **result, "environment": environment()}
 
 
-def prepare(spec: RunSpec, runs: Path, data: Path | None = None, **options: Any) -> Experiment:
-    """Load the data, complete the spec and name the directory; nothing is written yet."""
-    benchmark = load_benchmark(spec, data)
+def prepare(
+    spec: RunSpec,
+    runs: Path,
+    data: Path | None = None,
+    benchmark: Benchmark | None = None,
+    **options: Any,
+) -> Experiment:
+    """Load the data (or take a stream made by `metasp.split`), complete the spec and name the
+    directory; nothing is written yet."""
+    if benchmark is None:
+        benchmark = load_benchmark(spec, data)
+    else:
+        spec, benchmark = dealt_again(benchmark, spec)
     done = complete(spec, benchmark)
     return Experiment(done, benchmark, RunDir(runs / done.name), **options)
 

@@ -31,10 +31,30 @@ class RunSpec:
     benchmark: str = setting("split-digits", "Where the stream of tasks comes from.")
     data_digest: str | None = setting(None, "Content digest of the data (filled in by the run).")
     tasks: int | None = setting(None, "Number of tasks the classes are dealt to.", least=1)
-    class_order: str = setting(
-        "fixed", "Order in which classes appear.", choices=("fixed", "shuffled")
+    classes_per_task: tuple[int, ...] = setting(
+        tuple, "Classes of each task where they are not equal, such as 4,3,3."
     )
-    limit_per_class: int | None = setting(None, "Train examples per class at most.", least=1)
+    class_order: str = setting(
+        "fixed", "Order in which classes appear: fixed, shuffled, or their numbers: 3,0,2,1."
+    )
+    split_by: str | None = setting(
+        None,
+        "What makes a task: class; or, with the same classes in every task, order (of the "
+        "rows) or column:NAME.",
+    )
+    limit_per_class: int | None = setting(
+        None, "Train examples per class of a task at most.", least=1
+    )
+    image_size: int | None = setting(None, "Resize pictures to N×N pixels.", least=4, most=1024)
+    colour: str | None = setting(None, "Make pictures grey or rgb.", choices=("grey", "rgb"))
+    label_column: str | None = setting(None, "Column of the table that holds the label.")
+    label_noise: float = setting(
+        0.0, "Part of the train labels that is replaced by wrong ones.", least=0, most=1
+    )
+    label_noise_scope: str = setting(
+        "task", "Wrong labels are other classes of the task, or of all seen.",
+        choices=("task", "seen"),
+    )  # fmt: skip
     method: str = setting("metasp-rehsel", "How to learn; see `metasp list methods`.")
     settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
     memory: int = setting(200, "Examples the memory may hold.", least=0)

@@ -1,40 +1,64 @@
 """The streams of tasks. BENCHMARKS is a dictionary you can read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from metasp.benchmarks.digits import digits
-from metasp.benchmarks.source import Source, split
+from metasp.benchmarks.arrays import npz_source
+from metasp.benchmarks.benchmark import Benchmark, assemble
+from metasp.benchmarks.deal import split
+from metasp.benchmarks.digits import digits, rotated_digits
+from metasp.benchmarks.own import folder_source, hub_source
+from metasp.benchmarks.published import PUBLISHED, published
+from metasp.benchmarks.request import Request
+from metasp.benchmarks.source import Source
 from metasp.benchmarks.transform import Transform
-from metasp.errors import unknown
+from metasp.errors import UserError, unknown
 from metasp.spec import RunSpec
-from metasp.types import Streams, Task
 
-__all__ = ["BENCHMARKS", "Benchmark", "Source", "Transform", "load_benchmark", "split"]
+__all__ = [
+    "BENCHMARKS",
+    "OWN",
+    "Benchmark",
+    "Source",
+    "Transform",
+    "assemble",
+    "load_benchmark",
+    "split",
+]
 
-Loader = Callable[[Path | None], Source]
+Loader = Callable[[Request, Path | None], Source]
 
 BENCHMARKS: dict[str, Loader] = {
-    "split-digits": lambda data: digits(),
+    "split-digits": lambda request, data: digits(request),
+    "rotated-digits": lambda request, data: rotated_digits(request),
+    **{name: partial(published, about) for name, about in PUBLISHED.items()},
 }
 
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A source dealt into tasks, with the transform its inputs need."""
-
-    source: Source
-    tasks: list[Task]
-    transform: Transform
+OWN: dict[str, Callable[[str, Request, Path | None], Source]] = {
+    "hub": hub_source,
+    "folder": folder_source,
+    "arrays": npz_source,
+}
 
 
 def load_benchmark(spec: RunSpec, data: Path | None = None) -> Benchmark:
     """The stream a spec asks for; `data` is the folder where downloaded sets are found."""
-    if spec.benchmark not in BENCHMARKS:
-        raise unknown("benchmark", spec.benchmark, BENCHMARKS)
-    source = BENCHMARKS[spec.benchmark](data)
-    order = Streams(spec.seed)["classes"] if spec.class_order == "shuffled" else None
-    tasks = split(source, spec.tasks, spec.limit_per_class, order)
-    transform = Transform(source.mean, source.std, source.crop_padding, source.flip)
-    return Benchmark(source, tasks, transform)
+    return assemble(load_source(spec, data), spec)
+
+
+def load_source(spec: RunSpec, data: Path | None) -> Source:
+    """The examples of a benchmark by its name, or the user's own by kind and place."""
+    kind, colon, place = spec.benchmark.partition(":")
+    request = Request.of(spec)
+    if spec.benchmark in BENCHMARKS:
+        return BENCHMARKS[spec.benchmark](request, data)
+    if colon and kind in OWN and place:
+        return OWN[kind](place, request, data)
+    if colon and kind == "python":
+        raise UserError(
+            f"the data of {spec.benchmark} came from a Python program: continue it there, with "
+            "the same dataset."
+        )
+    own = ("hub:OWNER/NAME", "folder:PATH", "arrays:FILE.npz")
+    raise unknown("benchmark", spec.benchmark, [*BENCHMARKS, *own])

@@ -1,15 +1,26 @@
 """scikit-learn's 8×8 digits: real images that need no download."""
 
 import hashlib
+from dataclasses import replace
 
+import numpy as np
 import torch
+from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
+from torch import Tensor
 
+from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source
+from metasp.errors import UserError
+
+ANGLES = (0, 30, 60, 90, 120)  # below 180, where a 6 becomes a 9
 
 
-def digits() -> Source:
+def digits(request: Request | None = None) -> Source:
     """1,797 grey images of ten digits; every fifth image of each class is test data."""
+    (request or Request()).refuse("the digits")
+    if request is not None and request.domain_column is not None:
+        raise UserError("split-digits has no columns: use --split-by class or order.")
     bunch = load_digits()
     pixels = torch.from_numpy(bunch.images * 15).to(torch.uint8)[:, None]
     labels = torch.from_numpy(bunch.target).long()
@@ -31,3 +42,38 @@ def digits() -> Source:
         tasks=5,
         ids=ids[~held_out],
     )
+
+
+def rotated_digits(request: Request) -> Source:
+    """All digits once per angle: the same ten classes in every task, turned a little further.
+    The id of a turned digit is that of the digit plus 1,797 for each angle before it."""
+    if request.domain_column not in (None, "angle"):
+        raise UserError("rotated-digits has one column to split by: use --split-by column:angle.")
+    upright = digits(replace(request, domain_column=None))
+    total = len(upright.labels) + len(upright.test_labels)
+    count = len(ANGLES)
+    inputs = torch.cat([turned(upright.inputs, angle) for angle in ANGLES])
+    train = inputs.float() / 255
+    ids = upright.train.ids
+    return replace(
+        upright,
+        name="rotated digits",
+        inputs=inputs,
+        labels=upright.labels.repeat(count),
+        test_inputs=torch.cat([turned(upright.test_inputs, angle) for angle in ANGLES]),
+        test_labels=upright.test_labels.repeat(count),
+        mean=(round(float(train.mean()), 4),),
+        std=(round(float(train.std()), 4),),
+        digest=hashlib.sha256(inputs.numpy().tobytes()).hexdigest()[:16],
+        ids=torch.cat([ids + total * number for number in range(count)]),
+        domains=torch.arange(count).repeat_interleave(len(upright.labels)),
+        test_domains=torch.arange(count).repeat_interleave(len(upright.test_labels)),
+        domain_names=tuple(f"{angle}°" for angle in ANGLES),
+        split_by="column:angle",
+    )
+
+
+def turned(images: Tensor, angle: int) -> Tensor:
+    """Bytes (n, 1, 8, 8), turned counter-clockwise about the middle."""
+    values = rotate(images.float().numpy(), angle, axes=(3, 2), reshape=False, order=1)
+    return torch.from_numpy(np.clip(np.rint(values), 0, 255).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""Where examples come from, and the pure split of a source into tasks."""
+"""Where examples come from: a labelled data set as arrays, with what belongs to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,20 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.types import Examples, Task
+from metasp.types import Examples, Streams
+
+HOLD_OUT_SEED = 20220  # its own: test data must not move with the seed of a run
+CHUNK = 4096
 
 
 @dataclass(frozen=True)
 class Source:
-    """A labelled data set as arrays. Train ids are the rows of the original, for life."""
+    """A labelled data set as arrays. Train ids are the rows of the original, for life.
+
+    `rows` and `test_rows` say which rows of the arrays the labels belong to, where train and
+    test data share one array that is too large to copy. `domains` and `test_domains` number the
+    values of a further column, named by `domain_names`. `pooled`: train and test data were one
+    list and are told apart by a hold-out, so that ids and test rows count in the same list."""
 
     name: str
     inputs: Tensor
@@ -27,6 +35,24 @@ class Source:
     crop_padding: int = 0
     flip: bool = False
     ids: Tensor | None = None
+    rows: Tensor | None = None
+    test_rows: Tensor | None = None
+    domains: Tensor | None = None
+    test_domains: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
+    split_by: str = "class"
+    pooled: bool = False
+
+    @property
+    def train(self) -> Examples:
+        rows = torch.arange(len(self.labels)) if self.rows is None else self.rows
+        return Examples(self.inputs, rows, self.labels, rows if self.ids is None else self.ids)
+
+    @property
+    def test(self) -> Examples:
+        rows = self.test_rows
+        rows = torch.arange(len(self.test_labels)) if rows is None else rows
+        return Examples(self.test_inputs, rows, self.test_labels, rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -37,47 +63,57 @@ class Source:
         return len(self.class_names)
 
 
-def deal_classes(order: Sequence[int], tasks: int) -> list[tuple[int, ...]]:
-    """Cut an order of classes into equal tasks, or say why it does not fit."""
-    classes = len(order)
-    if tasks < 1 or tasks > classes or classes % tasks:
-        fits = [str(n) for n in range(1, classes + 1) if classes % n == 0]
+def held_out(labels: Tensor, class_names: Sequence[str], part: float = 0.2) -> Tensor:
+    """Which rows (n,) are test data, where the source does not say: a fixed part of each class,
+    at least one, the same in every run and whatever becomes of other classes."""
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    streams = Streams(HOLD_OUT_SEED)
+    for label, name in enumerate(class_names):
+        rows = torch.nonzero(labels == label).flatten()
+        if len(rows) == 1:
+            raise UserError(
+                f"class {name!r} has a single example: it takes two, one to train and one to "
+                "test; add some or remove the class."
+            )
+        count = max(1, round(part * len(rows))) if len(rows) else 0
+        chosen[rows[torch.randperm(len(rows), generator=streams[name])[:count]]] = True
+    return chosen
+
+
+def check_classes(source: Source) -> Source:
+    """A source whose every class can be learned and tested, or one sentence about which cannot."""
+    if source.classes < 2:
         raise UserError(
-            f"{classes} classes do not divide into {tasks} tasks: choose one of {', '.join(fits)}."
+            f"{source.name} has one class ({source.class_names[0]!r}): a stream takes at least two."
         )
-    size = classes // tasks
-    return [tuple(order[start : start + size]) for start in range(0, classes, size)]
+    for labels, kind in ((source.labels, "train"), (source.test_labels, "test")):
+        counts = torch.bincount(labels, minlength=source.classes)
+        for label, name in enumerate(source.class_names):
+            if counts[label] == 0:
+                raise UserError(
+                    f"class {name!r} of {source.name} has no {kind} example: add some, or remove "
+                    "the class."
+                )
+    return source
 
 
-def class_order(classes: int, generator: torch.Generator | None) -> list[int]:
-    """The classes as numbered, or shuffled by a generator."""
-    if generator is None:
-        return list(range(classes))
-    return [int(label) for label in torch.randperm(classes, generator=generator)]
+def constants(train: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the train examples by channel (or by column of a table), on
+    the scale from 0 to 1 for bytes."""
+    total = square = torch.zeros((), dtype=torch.float64)
+    for start in range(0, len(train), CHUNK):
+        chunk = train.take(torch.arange(start, min(start + CHUNK, len(train)))).inputs
+        values = (chunk.float() / 255 if chunk.dtype == torch.uint8 else chunk).double()
+        others = [axis for axis in range(values.dim()) if axis != 1]
+        total = total + values.sum(others)
+        square = square + values.square().sum(others)
+    count = len(train) * train.source[0].numel() // train.source.shape[1]
+    mean = total / count
+    std = (square / count - mean.square()).clamp(min=0).sqrt()
+    std[std < 1e-6] = 1.0  # a constant column carries nothing; it must not become infinite
+    return tuple(rounded(mean)), tuple(rounded(std))
 
 
-def split(
-    source: Source,
-    tasks: int | None = None,
-    limit_per_class: int | None = None,
-    generator: torch.Generator | None = None,
-) -> list[Task]:
-    """The class-incremental stream of a source: tasks of equal numbers of classes."""
-    groups = deal_classes(class_order(source.classes, generator), tasks or source.tasks)
-    train = Examples.of(source.inputs, source.labels, source.ids)
-    test = Examples.of(source.test_inputs, source.test_labels)
-    return [
-        Task(
-            index=index,
-            classes=group,
-            train=train.only(rows_of(source.labels, group, limit_per_class)),
-            test=test.only(rows_of(source.test_labels, group)),
-        )
-        for index, group in enumerate(groups)
-    ]
-
-
-def rows_of(labels: Tensor, classes: Sequence[int], limit: int | None = None) -> Tensor:
-    """Rows whose label is one of the classes, the first `limit` of each, in source order."""
-    rows = [torch.nonzero(labels == label).flatten()[:limit] for label in classes]
-    return torch.cat(rows).sort().values
+def rounded(values: Tensor) -> list[float]:
+    """To four significant digits, so that the last bits of a sum do not matter."""
+    return [float(f"{value:.4g}") for value in values.tolist()]

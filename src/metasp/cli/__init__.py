@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "Train on a stream of tasks and store the run.",
     "resume": "Continue a run that was stopped.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
+    "suspects": "List the examples most likely mislabelled.",
     "bench": "Measure speed as ratios on this machine.",
 }
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from metasp.cli.options import json_option, runs_option
+from metasp.cli.options import data_option, json_option, runs_option
 from metasp.errors import UserError, unknown
 
 Rows = list[dict[str, str]]
@@ -19,6 +19,7 @@ EXAMPLES = """
 \b
 Examples:
   metasp list methods
+  metasp list benchmarks --data DIR
   metasp list runs --runs runs --json
 """
 
@@ -26,12 +27,13 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("what")
 @runs_option
+@data_option
 @json_option
-def command(what: str, runs: Path, as_json: bool) -> None:
+def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
     """List WHAT: methods, benchmarks, backbones, selections or runs."""
     listings: dict[str, Callable[[], Rows]] = {
         "methods": methods,
-        "benchmarks": benchmarks,
+        "benchmarks": lambda: benchmarks(data),
         "backbones": backbones,
         "selections": selections,
         "runs": lambda: stored(runs),
@@ -68,10 +70,10 @@ def methods() -> Rows:
     ]
 
 
-def benchmarks() -> Rows:
-    from metasp.benchmarks import BENCHMARKS
+def benchmarks(data: Path | None) -> Rows:
+    from metasp.benchmarks.listing import listing
 
-    return [{"name": name} for name in BENCHMARKS]
+    return listing(data)
 
 
 def backbones() -> Rows:

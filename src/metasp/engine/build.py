@@ -30,6 +30,7 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     done = spec.with_(
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
+        split_by=spec.split_by or source.split_by,
         lr=first(spec.lr, recipe.kind.lr),
         momentum=first(spec.momentum, recipe.kind.momentum),
         weight_decay=first(spec.weight_decay, recipe.kind.weight_decay),
@@ -83,6 +84,7 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
             memory_batch=spec.memory_batch,
             rehearse_last=spec.rehearse_last or spec.epochs,
             tasks=len(benchmark.tasks),
+            shared_classes=benchmark.shared_classes,
         ),
         device=device,
         augment=spec.augment,

@@ -17,7 +17,9 @@ class Offer:
 
     `points` gives the rows to cluster, (m, d) for m row numbers; `influence` (n,) is NaN where
     unknown. `redundancy` (n,) of the rows and `held_redundancy` (capacity,) of the slots say from 0
-    to 2 how much a gradient resembles others in memory."""
+    to 2 how much a gradient resembles others in memory.
+    `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
+    first task would fill every class's share for good."""
 
     labels: Tensor
     ids: Tensor
@@ -27,6 +29,14 @@ class Offer:
     influence: Tensor | None = None
     redundancy: Tensor | None = None
     held_redundancy: Tensor | None = None
+    shared_classes: bool = False
+
+    def groups(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """What is balanced over: a number for each slot's and each offered row's class."""
+        if not self.shared_classes:
+            return memory.labels.cpu(), self.labels
+        kinds = int(max(memory.labels.max(), self.labels.max())) + 1
+        return memory.labels.cpu() + kinds * memory.tasks, self.labels + kinds * self.task
 
 
 Decide = Callable[[Memory, Offer, torch.Generator], Placement]
@@ -78,9 +88,10 @@ def ring(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
 def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """GDumb's sampler: at most an equal share for each class met; the largest class gives way."""
     occupied = memory.ids >= 0
-    held = [int(y) if used else -1 for y, used in zip(memory.labels, occupied)]
+    kept, offered = offer.groups(memory)
+    held = [int(y) if used else -1 for y, used in zip(kept, occupied)]
     pairs = []
-    for row, label in enumerate(offer.labels.tolist()):
+    for row, label in enumerate(offered.tolist()):
         classes = {*held, label} - {-1}
         if held.count(label) >= max(1, memory.capacity // len(classes)):
             continue
@@ -119,7 +130,8 @@ def gradient_diverse(memory: Memory, offer: Offer, generator: torch.Generator) -
 
 def class_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """At a task's end: an equal share for each class seen, chosen at random."""
-    return _balanced(memory, memory.labels, offer, offer.labels, generator)
+    held, offered = offer.groups(memory)
+    return _balanced(memory, held, offer, offered, generator)
 
 
 def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:

@@ -22,6 +22,7 @@ class Plan:
     memory_batch: int
     rehearse_last: int
     tasks: int
+    shared_classes: bool = False
 
 
 @dataclass(frozen=True)

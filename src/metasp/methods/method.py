@@ -111,22 +111,26 @@ def batch_bounds(size: int, batch_size: int) -> list[tuple[int, int]]:
 
 def offer_step(learner: Learner, new: Batch, task: Task) -> None:
     """Let the run's selection decide about a batch, and write what it decided."""
-    offer = Offer(new.labels.cpu(), new.ids, task.index, learner.plan.tasks)
+    plan = learner.plan
+    offer = Offer(
+        new.labels.cpu(), new.ids, task.index, plan.tasks, shared_classes=plan.shared_classes
+    )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
     learner.memory.apply(placement, new, task.index)
 
 
 def offer_task(learner: Learner, task: Task) -> None:
     """Let the run's selection decide about a whole task, and write what it decided."""
-    examples = task.train
+    examples, plan = task.train, learner.plan
     influence = torch.from_numpy(learner.ledger.means(examples.ids)[:, FUSED])
     offer = Offer(
         examples.labels.cpu(),
         examples.ids,
         task.index,
-        learner.plan.tasks,
+        plan.tasks,
         points=points(learner, examples),
         influence=influence,
+        shared_classes=plan.shared_classes,
     )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
     learner.memory.write(placement.slots, examples.take(placement.chosen), task.index)

@@ -37,12 +37,23 @@ INFLUENCE = pa.schema(
         ("loss", pa.float64()),
         ("count", pa.int64()),
         ("kept", pa.bool_()),
+        ("loss", pa.float64()),
+    ]
+)
+
+NOISE = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("id", pa.int64()),
+        ("label", pa.int32()),
+        ("true_label", pa.int32()),
     ]
 )
 
 
 class RunDir:
-    """spec.toml, result.json, events.jsonl, influence.parquet, memory/, checkpoint/."""
+    """spec.toml, result.json, events.jsonl, influence.parquet, memory/, checkpoint/; and
+    noise.parquet where labels were made wrong on purpose."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -142,6 +153,29 @@ class RunDir:
             raise RuntimeError("the run is not open for writing")
         return self._events
 
+    def keep_noise(self, flipped: Columns) -> None:
+        """Note which labels are wrong on purpose, for scoring."""
+        if flipped:
+            write_table(self.path / "noise.parquet", pa.table(dict(flipped), schema=NOISE))
+
+    def noise(self) -> Columns | None:
+        """The labels that are wrong on purpose; None where none were asked for."""
+        return self._columns("noise.parquet")
+
+    def influence(self) -> Columns | None:
+        """One row per example and task; None where the method records none."""
+        return self._columns("influence.parquet")
+
+    def _columns(self, name: str) -> Columns | None:
+        path = self.path / name
+        if not path.is_file():
+            return None
+        try:
+            columns: Columns = pq.read_table(path).to_pydict()
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path} is damaged ({str(error).splitlines()[0]}).") from error
+        return columns
+
     def _write_memory(self, event: TaskFinished) -> None:
         folder = self.path / "memory"
         folder.mkdir(exist_ok=True)
@@ -152,14 +186,21 @@ class RunDir:
         if not event.influence:
             return
         path = self.path / "influence.parquet"
-        rows = pa.table(dict(event.influence), schema=INFLUENCE)
+        columns = {"loss": [None] * len(event.influence["id"]), **event.influence}
+        rows = pa.table(columns, schema=INFLUENCE)
         if path.exists():
             old = pq.read_table(path, schema=INFLUENCE)
             rows = pa.concat_tables([old.filter(pa.compute.field("task") < event.task), rows])
         write_table(path, rows)
 
     def _wipe(self) -> None:
-        for name in ("spec.toml", "result.json", "events.jsonl", "influence.parquet"):
+        for name in (
+            "spec.toml",
+            "result.json",
+            "events.jsonl",
+            "influence.parquet",
+            "noise.parquet",
+        ):
             (self.path / name).unlink(missing_ok=True)
         for name in ("memory", "checkpoint"):
             shutil.rmtree(self.path / name, ignore_errors=True)

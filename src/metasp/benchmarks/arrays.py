@@ -1,0 +1,238 @@
+"""The user's own arrays: an .npz file or a torch Dataset, pictures or rows of a table."""
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from metasp.benchmarks.own import default_tasks
+from metasp.benchmarks.request import Request
+from metasp.benchmarks.source import Source, check_classes, constants, held_out
+from metasp.benchmarks.tables import check_names, number_labels
+from metasp.errors import UserError, unknown
+
+Array = np.ndarray[Any, Any]
+LUMA = (0.299, 0.587, 0.114)
+NAMES = {
+    "inputs": ("inputs", "x_train", "x"),
+    "labels": ("labels", "y_train", "y"),
+    "test_inputs": ("test_inputs", "x_test"),
+    "test_labels": ("test_labels", "y_test"),
+}
+
+
+def npz_source(file: str, request: Request, data: Path | None) -> Source:
+    """Arrays `inputs` and `labels` of an .npz file, with `test_inputs` and `test_labels`,
+    `class_names`, and further columns (and `test_…` columns) if there are any."""
+    path = Path(file).expanduser()
+    if not path.is_file() and data is not None and not path.is_absolute():
+        path = data / path
+    if not path.is_file():
+        raise UserError(f"{file} is not a file: give arrays:FILE.npz.")
+    request.refuse("arrays", "image_size", "colour")
+    arrays = read_npz(path)
+    parts = {key: first_of(arrays, names) for key, names in NAMES.items()}
+    if parts["inputs"] is None or parts["labels"] is None:
+        raise UserError(
+            f"{path} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: it needs `inputs` "
+            "and `labels` (and `test_inputs` and `test_labels`, if there is test data)."
+        )
+    if (parts["test_inputs"] is None) != (parts["test_labels"] is None):
+        raise UserError(f"{path} has only one of test_inputs and test_labels: give both.")
+    column = request.domain_column
+    domains = None
+    if column is not None:
+        if column not in arrays:
+            used = [name for names in NAMES.values() for name in names]
+            raise unknown("column", column, [n for n in arrays if n not in used])
+        domains = [arrays[column], arrays.get(f"test_{column}")]
+    names = arrays.get("class_names")
+    return array_source(
+        path.stem,
+        (parts["inputs"], parts["labels"]),
+        None if parts["test_inputs"] is None else (parts["test_inputs"], parts["test_labels"]),
+        request,
+        None if names is None else [str(name) for name in names.tolist()],
+        domains,
+    )
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of a file by name. Nothing in it is unpickled, and nothing is unpacked to disk."""
+    try:
+        if not zipfile.is_zipfile(path):
+            raise UserError(f"{path} is not an .npz file: write it with numpy.savez.")
+        with np.load(path, allow_pickle=False) as archive:
+            for name in archive.files:
+                if "/" in name or "\\" in name or ".." in name:
+                    raise UserError(
+                        f"{path} holds an entry named {name!r}, which is a path and not the name "
+                        "of an array: write it with numpy.savez."
+                    )
+            return {name: pictures_or_rows(archive, name, path) for name in archive.files}
+    except (OSError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError) as error:
+        raise UserError(f"{path} is damaged ({str(error) or 'too large'}): write it again.") from (
+            error
+        )
+
+
+def pictures_or_rows(archive: Any, name: str, path: Path) -> Array:
+    try:
+        array = archive[name]
+    except ValueError as error:
+        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+            raise UserError(
+                f"array {name!r} of {path} holds pickled objects, which could run code: store "
+                "plain numbers."
+            ) from error
+        raise UserError(f"array {name!r} of {path} is damaged: write it again.") from error
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"entry {name!r} of {path} is not an array: write it with numpy.savez.")
+    return array
+
+
+def first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | None:
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def array_source(
+    name: str,
+    train: tuple[Any, Any],
+    test: tuple[Any, Any] | None,
+    request: Request,
+    class_names: list[str] | None = None,
+    domains: list[Array | None] | None = None,
+) -> Source:
+    """A source from arrays in memory; without test data a fixed part of each class is held out."""
+    sides = [train] if test is None else [train, test]
+    inputs = [as_inputs(x, request) for x, _ in sides]
+    values = [as_list(y, len(x), "labels") for (_, y), x in zip(sides, inputs)]
+    if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+        raise UserError("train and test inputs differ in shape or kind: make them alike.")
+    if class_names is not None:
+        check_names(class_names)
+    labels, names = number_labels([y for side in values for y in side], class_names)
+    digest = hashlib.sha256(repr((labels, names, [len(x) for x in inputs])).encode())
+    for x in inputs:
+        digest.update(x.numpy().tobytes())
+    every = torch.tensor(labels)
+    ids = torch.arange(len(every))
+    size = len(inputs[0])
+    source = Source(
+        name=name,
+        inputs=inputs[0],
+        labels=every[:size],
+        test_inputs=inputs[-1],
+        test_labels=every[size:],
+        class_names=tuple(names),
+        mean=(),
+        std=(),
+        digest=digest.hexdigest()[:16],
+        tasks=default_tasks(len(names)),
+        ids=ids[:size],
+    )
+    if domains is not None:
+        source = with_domains(source, domains, [len(x) for x in inputs])
+    if test is None:
+        source = hold_out(source)
+    mean, std = constants(check_classes(source).train)
+    return replace(source, mean=mean, std=std)
+
+
+def hold_out(source: Source) -> Source:
+    """The same source with a fixed part of each class as its test data."""
+    out = held_out(source.labels, source.class_names)
+    kept, given = torch.nonzero(~out).flatten(), torch.nonzero(out).flatten()
+    domains = source.domains
+    return replace(
+        source,
+        labels=source.labels[kept],
+        test_labels=source.labels[given],
+        ids=kept,
+        rows=kept,
+        test_rows=given,
+        domains=None if domains is None else domains[kept],
+        test_domains=None if domains is None else domains[given],
+        pooled=True,
+    )
+
+
+def with_domains(source: Source, columns: list[Array | None], sizes: list[int]) -> Source:
+    if len(sizes) > 1 and columns[1] is None:
+        raise UserError(
+            "the test data lacks the column to split by: add it with test_ before its name."
+        )
+    lists = [as_list(column, size, "domains") for column, size in zip(columns, sizes)]
+    codes, names = number_labels([value for part in lists for value in part], None)
+    every = torch.tensor(codes)
+    return replace(
+        source,
+        domains=every[: sizes[0]],
+        test_domains=every[sizes[0] :],
+        domain_names=tuple(names),
+    )
+
+
+def as_list(column: Any, size: int, what: str) -> list[Any]:
+    """A column as plain values, one per row of inputs."""
+    values = np.asarray(column)
+    if values.ndim != 1 or len(values) != size:
+        raise UserError(
+            f"{what} have shape {values.shape} and there are {size} inputs: give one per input."
+        )
+    return list(values.tolist())
+
+
+def as_inputs(raw: Any, request: Request) -> Tensor:
+    """Pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32."""
+    array = raw.numpy() if isinstance(raw, Tensor) else np.asarray(raw)
+    if array.dtype.kind not in "buif" or array.ndim not in (2, 3, 4) or 0 in array.shape:
+        raise UserError(
+            f"inputs have shape {array.shape} of kind {array.dtype}: give numbers as rows (n, d) "
+            "or pictures (n, h, w), (n, h, w, c) or (n, c, h, w)."
+        )
+    if array.ndim == 2:
+        request.refuse("rows of a table")
+        return finite(torch.from_numpy(array.astype(np.float32)))
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.shape[1] not in (1, 3):
+        raise UserError(f"pictures have shape {array.shape}: they need 1 or 3 channels.")
+    if array.dtype != np.uint8:
+        array = array.astype(np.float32)
+    pictures = finite(torch.from_numpy(np.ascontiguousarray(array)))
+    return resized(coloured(pictures, request.colour), request.image_size)
+
+
+def finite(inputs: Tensor) -> Tensor:
+    if inputs.is_floating_point() and not inputs.isfinite().all():
+        row = int(torch.nonzero(~inputs.isfinite().flatten(1).all(1))[0])
+        raise UserError(f"row {row} of the inputs holds NaN or infinity: fill or remove it.")
+    return inputs
+
+
+def coloured(pictures: Tensor, colour: str | None) -> Tensor:
+    """Grey pictures as three equal channels, or colour ones by their brightness."""
+    channels = pictures.shape[1]
+    if colour == "rgb" and channels == 1:
+        return pictures.expand(-1, 3, -1, -1).contiguous()
+    if colour == "grey" and channels == 3:
+        grey = (pictures.float() * torch.tensor(LUMA)[:, None, None]).sum(1, keepdim=True)
+        return grey.round().to(torch.uint8) if pictures.dtype == torch.uint8 else grey
+    return pictures
+
+
+def resized(pictures: Tensor, size: int | None) -> Tensor:
+    if size is None or pictures.shape[2:] == (size, size):
+        return pictures
+    out = F.interpolate(pictures.float(), (size, size), mode="bilinear", antialias=True)
+    return out.round().clamp(0, 255).to(torch.uint8) if pictures.dtype == torch.uint8 else out

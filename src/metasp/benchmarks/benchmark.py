@@ -1,0 +1,70 @@
+"""A source dealt into tasks as a spec asks for: order, domains, limits and wrong labels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metasp.benchmarks.deal import split
+from metasp.benchmarks.noise import Flipped, with_label_noise
+from metasp.benchmarks.source import Source
+from metasp.benchmarks.transform import Transform
+from metasp.errors import UserError
+from metasp.spec import RunSpec
+from metasp.types import Streams, Task
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A source dealt into tasks, with the transform its inputs need. `flipped` says which train
+    labels are wrong on purpose: for scoring afterwards, training sees only the tasks. `chosen`
+    are settings of a spec that were fixed when the stream was made by hand."""
+
+    source: Source
+    tasks: list[Task]
+    transform: Transform
+    flipped: Flipped = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shared_classes(self) -> bool:
+        """Whether later tasks have the classes of earlier ones (domain-incremental)."""
+        classes = [label for task in self.tasks for label in task.classes]
+        return len(set(classes)) < len(classes)
+
+
+def assemble(source: Source, spec: RunSpec, chosen: Mapping[str, Any] | None = None) -> Benchmark:
+    """The stream of a source under the settings of a spec."""
+    streams = Streams(spec.seed)
+    if spec.classes_per_task and spec.tasks not in (None, len(spec.classes_per_task)):
+        raise UserError(
+            f"--classes-per-task gives {len(spec.classes_per_task)} tasks and --tasks "
+            f"{spec.tasks}: leave one of them out."
+        )
+    tasks = split(
+        source,
+        spec.tasks,
+        spec.limit_per_class,
+        streams["classes"] if spec.class_order == "shuffled" else None,
+        sizes=spec.classes_per_task,
+        order=given_order(spec.class_order),
+        by=spec.split_by,
+    )
+    flipped: Flipped = {}
+    if spec.label_noise:
+        tasks, flipped = with_label_noise(
+            tasks, spec.label_noise, spec.label_noise_scope, streams["label-noise"]
+        )
+    transform = Transform(source.mean, source.std, source.crop_padding, source.flip)
+    return Benchmark(source, tasks, transform, flipped, chosen or {})
+
+
+def given_order(words: str) -> list[int] | None:
+    """The numbers of a class order such as "3,0,2,1"; None where it is not one."""
+    if words in ("fixed", "shuffled"):
+        return None
+    try:
+        return [int(part) for part in words.split(",")]
+    except ValueError:
+        raise UserError(
+            f"class_order must be fixed, shuffled, or numbers such as 3,0,2,1, not {words!r}."
+        ) from None

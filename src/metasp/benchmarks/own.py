@@ -1,0 +1,209 @@
+"""The user's own pictures: a data set of the hub, Parquet files, or one folder per class."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from metasp.benchmarks.cache import Decoded, Pictures, Table, content_digest, decoded
+from metasp.benchmarks.pictures import Decoder
+from metasp.benchmarks.request import Request
+from metasp.benchmarks.source import Source, check_classes, constants, held_out
+from metasp.benchmarks.tables import inside, open_hub, open_local, progress, read_tables, splits_in
+from metasp.errors import UserError
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+def hub_source(name: str, request: Request, data: Path | None) -> Source:
+    """Any set of pictures on the hub, by its name; from a folder under `data` if it is there."""
+    return finished(name, read_table_set(name, local_folder(data, name), request))
+
+
+def folder_source(path: str, request: Request, data: Path | None) -> Source:
+    """A folder with one folder of pictures per class, or of Parquet files in the hub's layout."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir() and data is not None and not folder.is_absolute():
+        folder = data / folder
+    if not folder.is_dir():
+        raise UserError(f"{path} is not a folder: give folder:PATH with one folder per class.")
+    if next(folder.rglob("*.parquet"), None) is not None:
+        return finished(folder.name, read_table_set(folder.name, folder, request))
+    request.refuse("a folder of pictures", "image_size", "colour")
+    if request.domain_column is not None:
+        raise UserError("a folder of pictures has no columns: use --split-by class or order.")
+    splits = class_folders(folder)
+    files = [path for classes in splits.values() for paths in classes.values() for path in paths]
+    identity = {"pictures": content_digest(files, folder), **wanted(request)}
+    return finished(folder.name, decoded(identity, lambda out: read_folders(splits, request, out)))
+
+
+def finished(name: str, found: Decoded) -> Source:
+    """A source with its constants, taken from the train examples alone."""
+    if found.splits.get("train") and (found.splits.get("test") or found.splits.get("validation")):
+        test = found.rows("test") if found.splits.get("test") else found.rows("validation")
+        source = source_of(name, found, found.rows("train"), test)
+    else:
+        source = held_out_source(name, found, found.rows(*found.splits))
+    mean, std = constants(check_classes(source).train)
+    return replace(source, mean=mean, std=std)
+
+
+def source_of(name: str, found: Decoded, train: Tensor, test: Tensor) -> Source:
+    """Rows of a decoded array as a source; its constants are not yet known."""
+    domains = found.domains
+    return Source(
+        name=name,
+        inputs=found.inputs,
+        labels=found.labels[train],
+        test_inputs=found.inputs,
+        test_labels=found.labels[test],
+        class_names=found.class_names,
+        mean=(),
+        std=(),
+        digest=found.digest,
+        tasks=default_tasks(len(found.class_names)),
+        ids=train,
+        rows=train,
+        test_rows=test,
+        domains=None if domains is None else domains[train],
+        test_domains=None if domains is None else domains[test],
+        domain_names=found.domain_names,
+    )
+
+
+def held_out_source(name: str, found: Decoded, pool: Tensor) -> Source:
+    """A source whose test data is a fixed part of each class of one pool."""
+    out = held_out(found.labels[pool], found.class_names)
+    return replace(source_of(name, found, pool[~out], pool[out]), pooled=True)
+
+
+def default_tasks(classes: int) -> int:
+    """Five tasks where the classes allow it, else the nearest number that they do."""
+    fits = [count for count in range(2, classes + 1) if classes % count == 0]
+    return min(fits, key=lambda count: (abs(count - 5), count), default=1)
+
+
+def read_table_set(name: str, folder: Path | None, request: Request) -> Decoded:
+    """The decoded pictures of a set of tables: from Parquet files in a folder, else the hub."""
+    if folder is None:
+
+        def read(out: Pictures) -> Table:
+            return read_tables(*open_hub(name), request, out)
+
+        return decoded(hub_identity(name, request), read)
+    splits = splits_in(folder)
+    files = sorted(path for paths in splits.values() for path in paths)
+    identity = {"content": content_digest(files, folder), **wanted(request)}
+    return decoded(identity, lambda out: read_tables(*open_local(splits), request, out))
+
+
+def hub_identity(name: str, request: Request) -> dict[str, Any]:
+    return {"hub": name, **wanted(request)}
+
+
+def wanted(request: Request) -> dict[str, Any]:
+    """What a decoded copy depends on besides the data."""
+    return {key: value for key, value in asdict(request).items() if value is not None}
+
+
+def local_folder(data: Path | None, *names: str) -> Path | None:
+    """The folder of a set under `data`, by one of its names, with or without its owner."""
+    if data is None:
+        return None
+    if not data.is_dir():
+        raise UserError(f"{data} is not a folder: name the one that holds the data with --data.")
+    for name in names:
+        if ".." in name.split("/") or name.startswith("/"):
+            raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
+    places = [data / part for name in names for part in (name, name.split("/")[-1])]
+    return next((place for place in places if place.is_dir()), None)
+
+
+def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """Picture files by split and class; without folders named train and test all is one split."""
+    inner = folders_in(folder)
+    names = {path.name.lower(): path for path in inner}
+    if set(names) and set(names) <= {"train", "test", "validation", "val"} and "train" in names:
+        splits = {("validation" if n == "val" else n): names[n] for n in sorted(names)}
+    else:
+        splits = {"train": folder}
+    found = {}
+    for split, place in splits.items():
+        classes = {path.name: pictures_in(path, folder) for path in folders_in(place)}
+        same_names(list(classes), place)
+        found[split] = {name: files for name, files in classes.items() if files}
+    if len(found["train"]) < 2:
+        count = len(found["train"]) or "no"
+        raise UserError(
+            f"{folder} has {count} folder{'s' * (count != 1)} with pictures: a stream takes at "
+            "least two classes, one folder each."
+        )
+    for split, classes in found.items():
+        for name in classes:
+            if name not in found["train"]:
+                raise UserError(f"class {name!r} of the {split} folder is not in train: add it.")
+    return dict(sorted(found.items(), key=lambda item: item[0] != "train"))
+
+
+def folders_in(folder: Path) -> list[Path]:
+    found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return found
+
+
+def pictures_in(folder: Path, root: Path) -> list[Path]:
+    """The picture files of a class, in the order of their names; none may lead out of the root."""
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    )
+    if folder.is_symlink() and not folder.resolve().is_relative_to(root.resolve()):
+        raise UserError(f"{folder} leads out of {root}: put a copy of it in its place.")
+    for path in files:
+        inside(path, root)
+    return files
+
+
+def same_names(names: Sequence[str], place: Path) -> None:
+    """Refuse names that differ only in case or in how an accent is written."""
+    seen: dict[str, str] = {}
+    for name in names:
+        plain = unicodedata.normalize("NFKC", name).casefold().strip()
+        if plain in seen:
+            raise UserError(
+                f"two classes in {place} have the same name ({seen[plain]!r} and {name!r}): "
+                "rename or join them."
+            )
+        seen[plain] = name
+
+
+def read_folders(
+    splits: Mapping[str, Mapping[str, Sequence[Path]]], request: Request, out: Pictures
+) -> Table:
+    """Decode all files class by class, in the order of their names."""
+    decoder = Decoder(request.image_size, request.colour)
+    names = sorted(splits["train"])
+    labels: list[int] = []
+    sizes = {}
+    total = sum(len(files) for classes in splits.values() for files in classes.values())
+    with progress(total) as advance:
+        for split, classes in splits.items():
+            before = len(labels)
+            for label, name in enumerate(names):
+                for path in classes.get(name, ()):
+                    out.append(decoder(read_file(path), lambda path=path: str(path)))  # type: ignore[misc]
+                    labels.append(label)
+                    advance(1)
+            sizes[split] = len(labels) - before
+    return Table(labels, sizes, names)
+
+
+def read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -1,0 +1,100 @@
+"""Any torch Dataset as a stream of tasks."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from metasp.benchmarks.arrays import array_source
+from metasp.benchmarks.benchmark import Benchmark, assemble
+from metasp.benchmarks.request import Request
+from metasp.errors import UserError, unknown
+from metasp.spec import RunSpec
+
+PREFIX = "python:"
+SETTINGS = ("classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
+            "colour", "label_noise", "label_noise_scope")  # fmt: skip
+
+
+def split(
+    dataset: Any,
+    *,
+    tasks: int | None = None,
+    test: Any = None,
+    name: str = "dataset",
+    class_names: Sequence[str] | None = None,
+    domains: Sequence[Any] | None = None,
+    test_domains: Sequence[Any] | None = None,
+    **settings: Any,
+) -> Benchmark:
+    """A stream of tasks from a torch Dataset of (input, label) pairs.
+
+    Inputs are pictures (tensors, arrays or PIL images) or rows of numbers, all of one shape.
+    Without a `test` Dataset a fixed fifth of each class is held out. With `domains`, one value
+    per example, each value is a task and all tasks have the same classes. `settings` are those
+    of a spec that concern the data, such as classes_per_task, image_size or label_noise."""
+    for key in settings:
+        if key not in SETTINGS:
+            raise unknown("setting of a split", key, SETTINGS)
+    if domains is not None:
+        settings["split_by"] = "column:domains"
+    chosen = {"benchmark": f"{PREFIX}{name}", "tasks": tasks, **settings}
+    chosen = {key: tuple(v) if isinstance(v, list) else v for key, v in chosen.items()}
+    spec = RunSpec(**chosen)
+    source = array_source(
+        name,
+        collected(dataset),
+        None if test is None else collected(test),
+        Request.of(spec),
+        None if class_names is None else list(class_names),
+        None if domains is None else [np.asarray(domains), maybe(test_domains)],
+    )
+    return assemble(source, spec, chosen)
+
+
+def dealt_again(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
+    """A stream made by hand under a spec's seed and noise; what was chosen by hand stays, unless
+    the spec says otherwise."""
+    usual = {entry.name: getattr(RunSpec(), entry.name) for entry in fields(RunSpec)}
+    kept = {
+        key: value
+        for key, value in benchmark.chosen.items()
+        if key == "benchmark" or getattr(spec, key) == usual[key]
+    }
+    done = spec.with_(**kept)
+    return done, assemble(benchmark.source, done, benchmark.chosen)
+
+
+def collected(dataset: Any) -> tuple[Any, Any]:
+    """All inputs (n, …) and labels (n,) of a Dataset."""
+    inputs, labels = [], []
+    for index in range(len(dataset)):
+        try:
+            value, label = dataset[index]
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"item {index} of the dataset is not a pair of input and label: wrap it so that "
+                "it is."
+            ) from error
+        inputs.append(as_array(value))
+        labels.append(label.item() if hasattr(label, "item") else label)
+    if len({item.shape for item in inputs}) != 1:
+        shapes = sorted({str(item.shape) for item in inputs})[:2]
+        raise UserError(
+            f"the inputs of the dataset have {'different shapes: ' if shapes else 'no examples'}"
+            f"{', '.join(shapes)}: bring them to one shape first."
+        )
+    return np.stack(inputs), np.asarray(labels)
+
+
+def as_array(value: Any) -> Any:
+    """One input as an array; a single channel is made plain for pictures."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def maybe(values: Sequence[Any] | None) -> Any:
+    return None if values is None else np.asarray(values)

@@ -1,0 +1,35 @@
+"""What of a spec the reading of data depends on."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from metasp.benchmarks.deal import COLUMN
+from metasp.errors import UserError
+from metasp.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Request:
+    """How pictures are to come out, and which columns are wanted; None: as the data is."""
+
+    image_size: int | None = None
+    colour: str | None = None
+    label_column: str | None = None
+    domain_column: str | None = None
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> Self:
+        by = spec.split_by or ""
+        return cls(
+            spec.image_size,
+            spec.colour,
+            spec.label_column,
+            by.removeprefix(COLUMN) if by.startswith(COLUMN) else None,
+        )
+
+    def refuse(self, name: str, *allowed: str) -> None:
+        """One sentence if something was asked for that a source has no use for."""
+        for field in ("image_size", "colour", "label_column"):
+            if field not in allowed and getattr(self, field) is not None:
+                flag = f"--{field.replace('_', '-')}"
+                raise UserError(f"{flag} does not apply to {name}: leave it out.")

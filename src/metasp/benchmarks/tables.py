@@ -1,0 +1,282 @@
+"""Pictures with labels out of Parquet tables, through the Hugging Face `datasets` library."""
+
+import contextlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import Progress
+
+from metasp.benchmarks.cache import Pictures, Table
+from metasp.benchmarks.pictures import Decoder
+from metasp.benchmarks.request import Request
+from metasp.errors import UserError, unknown
+
+SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation",
+          "val": "validation", "dev": "validation"}  # fmt: skip
+BATCH = 256
+LABELS = ("label", "labels", "fine_label", "class", "target")
+
+
+def library() -> Any:
+    """The `datasets` library, or one sentence about how to get it."""
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            "reading this data needs the `datasets` library: pip install 'metasp[data]'."
+        ) from None
+    return datasets
+
+
+def splits_in(folder: Path) -> dict[str, list[Path]]:
+    """The Parquet files of a data set in the hub's layout, by split."""
+    files = sorted(folder.rglob("*.parquet"))
+    if not files:
+        raise UserError(f"{folder} holds no Parquet files: see docs/data.md for the layout.")
+    found: dict[str, list[Path]] = {}
+    configurations: set[Path] = set()
+    for path in files:
+        inside(path, folder)
+        first = re.split(r"[-_.]", path.stem)[0].lower()
+        own = path.parent.name.lower()
+        name = SPLITS.get(first) or (SPLITS.get(own) if path.parent != folder else None)
+        found.setdefault(name or "train", []).append(path)
+        configurations.add(path.parent.parent if own in SPLITS else path.parent)
+    if len(configurations) > 1:
+        names = ", ".join(sorted(str(path.relative_to(folder)) for path in configurations))
+        raise UserError(f"{folder} holds several configurations ({names}): point to one of them.")
+    return found
+
+
+def inside(path: Path, folder: Path) -> None:
+    """Refuse what leads out of a folder, and names that a library may take for patterns."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path} leads out of {folder}: put a copy of the file in its place.")
+    if not path.is_file():
+        raise UserError(f"{path} is not a file: remove it.")
+    if re.search(r"[*?\[\]{}]|::|://", str(path)):
+        raise UserError(f"{path} has one of * ? [ ] {{ }} :: in its path: rename it.")
+
+
+def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], int]:
+    """Streams over local Parquet files by split, and the number of rows in all."""
+    rows = 0
+    for path in (path for files in splits.values() for path in files):
+        try:
+            rows += pq.read_metadata(path).num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path} is not a sound Parquet file: get it again.") from error
+    names = {split: [str(path.resolve()) for path in files] for split, files in splits.items()}
+    datasets = library()
+    try:
+        with tempfile.TemporaryDirectory() as scratch:  # for its lock; a stream stores nothing
+            streams = datasets.load_dataset(
+                "parquet", data_files=names, streaming=True, cache_dir=scratch
+            )
+    except (ValueError, TypeError, KeyError) as error:
+        raise unreadable(
+            f"these tables cannot be read ({one_line(error)}): mend them.", error
+        ) from (error)
+    return dict(streams), rows
+
+
+def open_hub(name: str) -> tuple[dict[str, Any], int]:
+    """A data set of the hub by its name, downloaded with progress if need be."""
+    datasets = library()
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
+    offline: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, *transport_errors())
+    failures = (OSError, ValueError, TypeError, RuntimeError)
+    broken: tuple[type[Exception], ...] = (*failures, datasets.exceptions.DatasetsError)
+    try:
+        revision = HfApi().dataset_info(name, timeout=20).sha
+        found = datasets.load_dataset(name, revision=revision)
+    except (RepositoryNotFoundError, HFValidationError):
+        raise UserError(f"there is no data set {name!r} on the Hugging Face hub.") from None
+    except HfHubHTTPError as error:
+        raise UserError(f"the Hugging Face hub refused {name}: {one_line(error)}.") from error
+    except offline as error:
+        raise UserError(
+            f"the Hugging Face hub cannot be reached for {name}: connect to the network, or name "
+            "a folder that holds the data with --data."
+        ) from error
+    except broken as error:
+        raise unreadable(f"{name} cannot be loaded ({one_line(error)}).", error) from error
+    return dict(found), sum(len(part) for part in found.values())
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What the hub's library raises without a network: its HTTP client's own errors, which are
+    not those of the system."""
+    clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return tuple(client.HTTPError for client in clients)
+
+
+def unreadable(sentence: str, error: Exception) -> UserError:
+    if "duplicated" in str(error):
+        return UserError("two classes have the same name in these tables: rename one of them.")
+    return UserError(sentence)
+
+
+def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pictures) -> Table:
+    """Decode every picture into `out`, and give labels and class names."""
+    datasets = library()
+    decoder = Decoder(request.image_size, request.colour)
+    first = next(iter(streams.values()))
+    features = first.features or first._resolve_features().features
+    image, label = image_column(features), label_column(features, request.label_column)
+    if request.domain_column is not None and request.domain_column not in features:
+        raise unknown(
+            "column", request.domain_column, [n for n in features if n not in (image, label)]
+        )
+    values: list[Any] = []
+    domains: list[Any] = []
+    sizes: dict[str, int] = {}
+    with progress(rows) as advance:
+        # Train rows come first, so that their ids are their row numbers in the original.
+        for split in sorted(streams, key=lambda name: (name != "train", name == "test", name)):
+            stream = streams[split]
+            if type(features[image]).__name__ == "Image":
+                stream = stream.cast_column(image, datasets.Image(decode=False))
+            number = 0
+            for batch in batches(stream, split):
+                for content in batch[image]:
+                    out.append(decoder(raw_bytes(content, split, number), row_words(split, number)))
+                    number += 1
+                values += batch[label]
+                domains += batch[request.domain_column] if request.domain_column else []
+                advance(len(batch[label]))
+            sizes[split] = number
+    labels, names = number_labels(values, getattr(features[label], "names", None))
+    codes, domain_names = number_labels(domains, None) if request.domain_column else (None, [])
+    return Table(labels, sizes, names, codes, domain_names)
+
+
+def batches(stream: Any, split: str) -> Iterator[dict[str, list[Any]]]:
+    """Batches of rows; a table that breaks off half-way is one sentence."""
+    failures = (pa.ArrowException, OSError, library().exceptions.DatasetsError)
+    iterator = stream.iter(batch_size=BATCH)
+    while True:
+        try:
+            batch = next(iterator, None)
+        except failures as error:
+            raise UserError(
+                f"the Parquet files of the {split} split are damaged ({one_line(error)}): get "
+                "them again."
+            ) from error
+        if batch is None:
+            return
+        yield batch
+
+
+def image_column(features: Mapping[str, Any]) -> str:
+    """The one column that holds pictures."""
+    found = [name for name, kind in features.items() if is_image(kind)]
+    for name in ("image", "img"):
+        if name in found:
+            return name
+    if len(found) == 1:
+        return found[0]
+    raise UserError(
+        f"this data has {len(found) or 'no'} columns with pictures among {', '.join(features)}: "
+        "exactly one is needed."
+    )
+
+
+def is_image(kind: Any) -> bool:
+    if isinstance(kind, Mapping):
+        return "bytes" in kind
+    return type(kind).__name__ == "Image" or getattr(kind, "dtype", "") in (
+        "binary",
+        "large_binary",
+    )
+
+
+def label_column(features: Mapping[str, Any], wanted: str | None) -> str:
+    """The column asked for, or the one that is plainly the label."""
+    if wanted is not None:
+        if wanted not in features:
+            raise unknown("column", wanted, features)
+        return wanted
+    classes = [name for name, kind in features.items() if type(kind).__name__ == "ClassLabel"]
+    named = [name for name in LABELS if name in features]
+    if len(classes) == 1 or named:
+        return classes[0] if len(classes) == 1 else named[0]
+    raise UserError(
+        f"which of the columns {', '.join(features)} is the label: name it with --label-column."
+    )
+
+
+def number_labels(
+    values: Sequence[Any], names: Sequence[str] | None
+) -> tuple[list[int], list[str]]:
+    """Labels as numbers from 0, and what each is called. Without names the different values are
+    the classes, in their own order."""
+    if names is not None:
+        check_names(names)
+        for row, value in enumerate(values):
+            if not isinstance(value, int) or not 0 <= value < len(names):
+                raise UserError(
+                    f"row {row} has label {value!r}, out of range: there are {len(names)} "
+                    f"classes, numbered from 0 to {len(names) - 1}."
+                )
+        return [int(value) for value in values], list(names)
+    kinds = {type(value) for value in values}
+    if not (kinds <= {int, bool} or kinds == {str}):
+        raise UserError(
+            "labels must be whole numbers or all text, not "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}: choose another --label-column."
+        )
+    distinct = sorted(set(values))
+    if distinct and isinstance(distinct[0], int) and distinct[0] < 0:
+        raise UserError(
+            f"row {values.index(distinct[0])} has label {distinct[0]}, out of range: labels are "
+            "numbered from 0."
+        )
+    index = {value: number for number, value in enumerate(distinct)}
+    return [index[value] for value in values], [str(value) for value in distinct]
+
+
+def check_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise UserError(f"two classes have the same name {twice[0]!r}: rename one of them.")
+
+
+def raw_bytes(content: Any, split: str, number: int) -> bytes:
+    """The encoded picture of a row; one that is only a path to somewhere else is refused."""
+    found = content.get("bytes") if isinstance(content, Mapping) else content
+    if not isinstance(found, bytes):
+        raise UserError(
+            f"{row_words(split, number)()} is not stored in the table itself but refers to "
+            "another file: store the pictures in the Parquet file."
+        )
+    return found
+
+
+def row_words(split: str, number: int) -> Any:
+    return lambda: f"the picture in row {number} of the {split} split"
+
+
+def one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".")[:200] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def progress(rows: int) -> Iterator[Any]:
+    """Show how much is decoded, to a person at a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        line = bar.add_task("decoding", total=rows)
+        yield lambda count: bar.advance(line, count)

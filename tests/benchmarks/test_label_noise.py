@@ -1,0 +1,98 @@
+"""Wrong labels on purpose: how many, which, kept for the score, unseen by training."""
+
+import inspect
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from metasp.benchmarks import load_benchmark
+from metasp.engine import build_trainer
+from metasp.engine.trainer import Trainer
+from metasp.experiment import prepare
+from metasp.spec import RunSpec
+
+TRUE = {
+    int(i): int(y)
+    for task in load_benchmark(RunSpec()).tasks
+    for i, y in zip(task.train.ids, task.train.labels)
+}
+
+
+@pytest.mark.parametrize("scope", ["task", "seen"])
+@pytest.mark.parametrize("part", [0.3, 1.0])
+def test_exactly_so_many_labels_are_wrong(scope: str, part: float) -> None:
+    found = load_benchmark(RunSpec(label_noise=part, label_noise_scope=scope))
+    clean = load_benchmark(RunSpec())
+    table = found.flipped
+    seen: set[int] = set()
+    for task, honest in zip(found.tasks, clean.tasks):
+        seen |= set(task.classes)
+        wrong = {
+            int(i): int(y)
+            for i, y in zip(task.train.ids, task.train.labels)
+            if int(y) != TRUE[int(i)]
+        }
+        assert len(wrong) == round(part * len(task.train))
+        listed = {
+            i: y for t, i, y in zip(table["task"], table["id"], table["label"]) if t == task.index
+        }
+        assert wrong == listed
+        assert set(wrong.values()) <= (seen if scope == "seen" else set(task.classes))
+        if scope == "seen" and task.index == 4:
+            assert set(wrong.values()) == seen
+        assert torch.equal(task.test.labels, honest.test.labels)
+        assert torch.equal(task.train.ids, honest.train.ids)
+    assert table["true_label"] == [TRUE[i] for i in table["id"]]
+
+
+def test_the_wrong_classes_are_drawn_evenly() -> None:
+    found = load_benchmark(RunSpec(tasks=1, label_noise=1.0))
+    for true in range(10):
+        given = [
+            y for y, t in zip(found.flipped["label"], found.flipped["true_label"]) if t == true
+        ]
+        counts = torch.bincount(torch.tensor(given), minlength=10)
+        assert counts[true] == 0
+        # About 143 draws over 9 classes: 16 expected, and 5 standard deviations are 19.
+        assert int(counts.max()) < 35
+        assert int((counts > 0).sum()) == 9
+
+
+def test_the_seed_decides() -> None:
+    tables = [load_benchmark(RunSpec(label_noise=0.2, seed=seed)).flipped for seed in (1, 1, 2)]
+    assert tables[0] == tables[1]
+    assert tables[0] != tables[2]
+    assert load_benchmark(RunSpec(label_noise=0.0)).flipped == {}
+
+
+def test_the_run_keeps_the_table_and_training_never_sees_it(tmp_path: Path) -> None:
+    spec = RunSpec(label_noise=0.3, epochs=1, tasks=2, limit_per_class=10, threads=1, device="cpu")
+    experiment = prepare(spec, tmp_path)
+    for _ in experiment.events():
+        pass
+    stored = pq.read_table(experiment.directory.path / "noise.parquet").to_pydict()
+    assert stored == experiment.benchmark.flipped
+    assert experiment.directory.noise() == stored
+    wrong = dict(zip(stored["id"], stored["label"]))
+    memory = pq.read_table(experiment.directory.path / "memory" / "task-001.parquet").to_pydict()
+    assert set(memory["id"]) & set(wrong)
+    for number, label in zip(memory["id"], memory["label"]):
+        assert label == wrong.get(number, TRUE[number])
+    # The trainer is given tasks, and a task has no true labels.
+    assert list(inspect.signature(Trainer.__init__).parameters)[1:] == [
+        "learner",
+        "method",
+        "tasks",
+        "lr",
+    ]
+    trainer = build_trainer(experiment.spec, experiment.benchmark)
+    for task in trainer.tasks:
+        given = {int(i): int(y) for i, y in zip(task.train.ids, task.train.labels)}
+        assert all(given[i] == wrong[i] for i in given if i in wrong)
+    clean = prepare(spec.with_(label_noise=0.0), tmp_path)
+    for _ in clean.events():
+        pass
+    assert not (clean.directory.path / "noise.parquet").exists()
+    assert clean.directory.noise() is None

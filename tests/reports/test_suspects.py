@@ -1,0 +1,157 @@
+"""Ranking of suspects against hand-made tables and scikit-learn's own area under the curve."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from metasp.cli import main
+from metasp.reports.suspects import quality, score_examples
+from metasp.spec import RunSpec
+from metasp.store.run_dir import INFLUENCE, NOISE
+
+
+def table(rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    """(task, id, source, fused, count, loss) rows as columns of an influence table."""
+    columns: dict[str, list[Any]] = {
+        "task": [row[0] for row in rows],
+        "id": [row[1] for row in rows],
+        "label": [row[1] % 3 for row in rows],
+        "source": [row[2] for row in rows],
+        "stability": [0.0] * len(rows),
+        "plasticity": [0.0] * len(rows),
+        "fused": [row[3] for row in rows],
+        "count": [row[4] for row in rows],
+        "kept": [True] * len(rows),
+        "loss": [row[5] for row in rows],
+    }
+    return columns
+
+
+def test_what_raises_the_validation_loss_comes_first() -> None:
+    scores = score_examples(table([(0, 5, "new", -1.0, 1, 0.1), (0, 9, "new", 2.0, 1, 0.2),
+                                   (0, 7, "new", 0.0, 1, 3.0)]))  # fmt: skip
+    assert scores.ids[scores.order("influence")].tolist() == [9, 7, 5]
+    assert scores.ids[scores.order("loss")].tolist() == [7, 9, 5]
+    # Percentiles 5/6, 1/2, 1/6: id 9 has (5/6 + 1/2) / 2, id 7 has (1/2 + 5/6) / 2, id 5 less.
+    assert scores.ways["both"].tolist() == pytest.approx([1 / 6, 2 / 3, 2 / 3])
+    assert scores.ids[scores.order("both")].tolist() == [7, 9, 5]
+
+
+def test_rows_of_several_tasks_are_brought_to_one_scale_and_averaged() -> None:
+    """Task 1's values are a thousand times smaller, and count as much."""
+    scores = score_examples(
+        table(
+            [
+                (0, 1, "new", 2.0, 4, None),
+                (0, 2, "new", -2.0, 4, None),
+                (1, 1, "memory", -0.001, 12, None),
+                (1, 2, "memory", 0.003, 12, None),
+            ]
+        )
+    )
+    # Group means of size: 2 and 0.002. Id 1: (4·1 + 12·(-0.5)) / 16, id 2: (4·(-1) + 12·1.5) / 16.
+    assert scores.ways["influence"].tolist() == pytest.approx([-0.125, 0.875])
+    assert scores.tasks.tolist() == [0, 0]
+    assert np.isnan(scores.ways["loss"]).all()
+    assert scores.ways["both"].tolist() == pytest.approx([0.25, 0.75])
+
+
+def test_unknown_values_have_no_say() -> None:
+    scores = score_examples(
+        table(
+            [
+                (0, 1, "new", float("nan"), 0, 5.0),
+                (0, 2, "new", 1.0, 1, None),
+                (1, 2, "memory", float("nan"), 0, None),
+            ]
+        )
+    )
+    assert np.isnan(scores.ways["influence"][0])
+    assert scores.ways["influence"][1] == pytest.approx(1.0)
+    assert scores.ids[scores.order("influence")].tolist() == [2, 1]
+    columns = table([(0, 1, "new", 1.0, 1, None)])
+    del columns["loss"]
+    assert np.isnan(score_examples(columns).ways["loss"]).all()
+
+
+def test_quality_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 30, 200) / 10  # with ties
+    wrong = rng.random(200) < 0.3
+    rows = [(0, i, "new", float(v), 1, float(v)) for i, v in enumerate(values)]
+    scores = score_examples(table(rows))
+    found = quality(scores, "influence", {int(i) for i in np.flatnonzero(wrong)})
+    assert found["area"] == pytest.approx(roc_auc_score(wrong, values))
+    top = np.argsort(-values, kind="stable")[: wrong.sum()]
+    assert found["precision"] == pytest.approx(wrong[top].mean())
+    assert found["scored"] == 1.0
+    assert quality(scores, "influence", {3, 1000, 1001, 1002})["scored"] == 0.25
+    assert quality(scores, "influence", set()) == {"precision": None, "area": None, "scored": None}
+
+
+def stored_run(folder: Path, noise: bool) -> Path:
+    spec = RunSpec()
+    run = folder / spec.name
+    run.mkdir()
+    (run / "spec.toml").write_text(spec.to_toml())
+    rows = [(0, i, "new", 1.0 if i % 4 == 0 else -1.0, 3, 1.0 + (i % 4 == 0)) for i in range(40)]
+    pq.write_table(pa.table(table(rows), schema=INFLUENCE), run / "influence.parquet")
+    if noise:
+        ids = list(range(0, 40, 4))
+        columns = {
+            "task": [0] * 10,
+            "id": ids,
+            "label": [i % 3 for i in ids],
+            "true_label": [9] * 10,
+        }
+        pq.write_table(pa.table(columns, schema=NOISE), run / "noise.parquet")
+    return run
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["suspects", *arguments])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = stored_run(tmp_path, noise=True)
+    code, out, _ = call(capsys, str(run), "--json", "--top", "10")
+    told = json.loads(out)
+    assert code == 0
+    assert [row["id"] for row in told["suspects"]] == list(range(0, 40, 4))
+    assert all(row["true_label"] == 9 for row in told["suspects"])
+    assert told["quality"]["both"] == {"precision": 1.0, "area": 1.0, "scored": 1.0}
+    code, out, _ = call(capsys, str(run), "--by", "loss")
+    assert code == 0
+    assert "100.0" in out
+
+
+def test_the_command_without_noise_and_without_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stored_run(tmp_path, noise=False)
+    code, out, _ = call(capsys, str(run), "--json")
+    told = json.loads(out)
+    assert (code, told["quality"], len(told["suspects"])) == (0, None, 20)
+    assert "true_label" not in told["suspects"][0]
+    for arguments, words in (
+        ([str(run), "--by", "los"], "did you mean 'loss'"),
+        ([str(tmp_path)], "is not a run"),
+    ):
+        code, out, err = call(capsys, *arguments)
+        assert (code, out) == (2, "")
+        assert words in err
+    (run / "influence.parquet").write_bytes(b"PAR1 no")
+    assert call(capsys, str(run))[0] == 2
+    (run / "influence.parquet").unlink()
+    code, _, err = call(capsys, str(run))
+    assert code == 2
+    assert "no influence table" in err
