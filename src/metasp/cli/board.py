@@ -75,13 +75,15 @@ def picture(board: Board) -> Group:
 
 
 def listing(jobs: list[Job]) -> Table:
-    """The runs of a sweep and what the runs folder holds of each."""
+    """The runs of a sweep: what varies among them, and what the runs folder holds of each."""
+    specs = [{**job.spec.as_dict(), **job.spec.settings} for job in jobs]
+    keys = list(dict.fromkeys(key for spec in specs for key in spec if key != "settings"))
+    varied = [key for key in keys if len({repr(spec.get(key)) for spec in specs}) > 1]
     table = Table()
-    for name in ("run", "method", "memory", "seed", "stored"):
+    for name in ("run", *varied, "stored"):
         table.add_column(name, overflow="fold")
-    for job in jobs:
-        spec = job.spec
-        table.add_row(job.name, spec.method, str(spec.memory), str(spec.seed), job.stored)
+    for job, spec in zip(jobs, specs):
+        table.add_row(job.name, *(str(spec.get(key, "–")) for key in varied), job.stored)
     return table
 
 
