@@ -131,7 +131,7 @@ def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]
     if key == "rehearse_last":
         return value is not None and value != spec.get("epochs") and keeps_memory(spec)
     if key in CONTROLS:
-        return value is True
+        return bool(value)
     values = [repr(other.get(key)) for other in peers]
     if key == "data_digest":
         return len(set(values)) > 1

@@ -112,7 +112,7 @@ def spec_of(values: Values, source: str) -> RunSpec:
     """The spec of one point of the grid. A setting goes to the methods that have it; a method
     that keeps no memory is the same run for every memory, so it gets none."""
     method = method_named(values.get("method", RunSpec.method))
-    own = {entry.name for entry in fields(method.Settings)}
+    own = own_settings(values.get("method", RunSpec.method))
     given = {k: v for k, v in values.items() if k in FIELDS}
     settings = {bare(k): frozen(v) for k, v in values.items() if k not in FIELDS}
     given["settings"] = {k: v for k, v in settings.items() if k in own}
@@ -123,6 +123,11 @@ def spec_of(values: Values, source: str) -> RunSpec:
         return RunSpec.from_dict(given, source)
     except UserError as error:
         raise UserError(f"in {source}, at {point(values)}: {error}") from error
+
+
+def own_settings(name: str) -> set[str]:
+    """The names of a method's own settings."""
+    return {entry.name for entry in fields(METHODS[name].Settings)}
 
 
 def point(values: Values) -> str:
@@ -136,7 +141,7 @@ def bare(key: str) -> str:
 def check_names(sweep: Sweep) -> None:
     """Every key must be a field of the spec or a setting of one of the sweep's methods."""
     methods = methods_of(sweep)
-    owned = {name: {entry.name for entry in fields(METHODS[name].Settings)} for name in METHODS}
+    owned = {name: own_settings(name) for name in METHODS}
     everywhere = set(FIELDS).union(*owned.values())
     here = set(FIELDS).union(*(owned[name] for name in methods))
     keys = set(sweep.base) | set(sweep.axes)
