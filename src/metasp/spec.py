@@ -147,11 +147,18 @@ class RunSpec:
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file, or one sentence about why there is none."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from error
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{source} is not valid TOML: {error}.") from error
 
 
 def toml(value: Any) -> str:

@@ -13,6 +13,9 @@ from metasp.errors import UserError
 COMMANDS = {
     "run": "Train on a stream of tasks and store the run.",
     "resume": "Continue a run that was stopped.",
+    "sweep": "Run a grid of specs, here or on a Ray cluster.",
+    "report": "Tables of stored runs: mean ± std, tests, published figures.",
+    "figures": "Figures of stored runs, each with its data.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
     "suspects": "List the examples most likely mislabelled.",
     "bench": "Measure speed as ratios on this machine.",

@@ -1,0 +1,96 @@
+"""What a person sees of a sweep: one live table, or plain lines when nobody watches."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from metasp.cli.show import duration
+from metasp.sweeps.board import Board
+from metasp.sweeps.jobs import Job, Update
+
+
+def follow(board: Board, updates: Iterator[Update], console: Console) -> None:
+    """Consume a sweep's updates, showing them as they come."""
+    if not console.is_terminal:
+        console.print(headline(board), highlight=False)
+        started: set[str] = set()
+        for update in updates:
+            board.saw(update)
+            if update.state != "running":
+                console.print(line(update, board), highlight=False, markup=False, soft_wrap=True)
+            elif update.name not in started:
+                started.add(update.name)
+                console.print(f"started  {update.name}", highlight=False, soft_wrap=True)
+        console.print(headline(board), highlight=False)
+        return
+    with Live(picture(board), console=console, refresh_per_second=4) as live:
+        for update in updates:
+            board.saw(update)
+            live.update(picture(board))
+        live.update(picture(board))
+
+
+def headline(board: Board) -> str:
+    parts = [f"{len(board.of('done'))} of {len(board.jobs)} runs done"]
+    for state in ("running", "waiting", "stopped", "failed"):
+        if board.of(state):  # type: ignore[arg-type]
+            parts.append(f"{len(board.of(state))} {state}")  # type: ignore[arg-type]
+    left = board.left()
+    if left is not None and (board.of("running") or board.of("waiting")):
+        parts.append(f"{duration(left)} left")
+    return ", ".join(parts)
+
+
+def line(update: Update, board: Board) -> str:
+    """One event of a sweep as one line."""
+    count = f"{len(board.of('done'))}/{len(board.jobs)}"
+    took = board.took.get(update.name)
+    tail = f" in {duration(took)}" if update.state == "done" and took is not None else ""
+    note = f": {update.note}" if update.note else ""
+    return f"{update.state:8} {update.name}{tail} ({count} done){note}"
+
+
+def picture(board: Board) -> Group:
+    """Running runs with their progress, failed ones with the reason, then the sum of it all."""
+    table = Table(expand=True)
+    table.add_column("run", ratio=4, overflow="fold")
+    table.add_column("state")
+    table.add_column("progress", ratio=2)
+    table.add_column("left", justify="right")
+    table.add_column("", ratio=3, overflow="fold")
+    for update in board.of("running"):
+        bar = ProgressBar(total=1.0, completed=update.fraction)
+        left = duration(update.left) if update.left is not None else ""
+        table.add_row(update.name, "running", bar, left, update.note)
+    for update in board.of("failed"):
+        table.add_row(update.name, Text("failed", style="red"), "", "", Text(update.note))
+    whole = ProgressBar(total=len(board.jobs), completed=len(board.of("done")))
+    return Group(table, whole, Text(headline(board)))
+
+
+def listing(jobs: list[Job]) -> Table:
+    """The runs of a sweep: what varies among them, and what the runs folder holds of each."""
+    specs = [{**job.spec.as_dict(), **job.spec.settings} for job in jobs]
+    keys = list(dict.fromkeys(key for spec in specs for key in spec if key != "settings"))
+    varied = [key for key in keys if len({repr(spec.get(key)) for spec in specs}) > 1]
+    table = Table()
+    for name in ("run", *varied, "stored"):
+        table.add_column(name, overflow="fold")
+    for job, spec in zip(jobs, specs):
+        table.add_row(job.name, *(str(spec.get(key, "–")) for key in varied), job.stored)
+    return table
+
+
+def summary(board: Board, runs: Path) -> dict[str, Any]:
+    """How a sweep ended, as plain values."""
+    rows = [
+        {"run": str(runs / u.name), "state": u.state, **({"reason": u.note} if u.note else {})}
+        for u in board.latest.values()
+    ]
+    return {"runs": rows, **{s: len(board.of(s)) for s in ("done", "failed", "stopped")}}

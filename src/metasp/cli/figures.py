@@ -1,0 +1,52 @@
+"""metasp figures: figures of stored runs, each with its data."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from metasp.cli.options import json_option
+from metasp.cli.report import usable
+from metasp.errors import unknown
+from metasp.reports.configurations import group
+from metasp.reports.figures import FIGURES, draw, save
+
+EXAMPLES = """
+\b
+Examples:
+  metasp figures runs --out figures
+  metasp figures runs --only front --only accuracy
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("figures"), show_default=True,
+              help="Folder for the files.")  # fmt: skip
+@click.option("--only", multiple=True, help=f"A figure ({', '.join(FIGURES)}); may be repeated.")
+@json_option
+def command(runs: tuple[Path, ...], out: Path, only: tuple[str, ...], as_json: bool) -> None:
+    """Draw RUNS (run directories, or folders of them) as PNG and SVG, with the data of each
+    figure beside it as CSV."""
+    for name in only:
+        if name not in FIGURES:
+            raise unknown("figure", name, FIGURES)
+    groups = group(usable(runs).records)
+    written: dict[str, list[str]] = {}
+    missing: dict[str, str] = {}
+    for name in only or FIGURES:
+        kind = FIGURES[name]
+        drawings = draw(name, groups)
+        if not drawings:
+            missing[name] = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
+        written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]
+    if as_json:
+        print(json.dumps({"figures": written, "missing": missing}))
+        return
+    for name, paths in written.items():
+        for path in paths:
+            if path.endswith(".png"):
+                print(f"{name}: {path} (and .svg, .csv)")
+    for name, words in missing.items():
+        print(f"{name}: nothing to draw; {words}", file=sys.stderr)

@@ -1,0 +1,92 @@
+"""metasp report: tables of stored runs."""
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from metasp.errors import UserError
+from metasp.reports.configurations import group
+from metasp.reports.records import Gathered, gather
+from metasp.reports.render import FORMATS, as_json, terminal
+from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.special import (
+    influence_table,
+    matrix_tables,
+    rehearsal_tables,
+    time_tables,
+)
+from metasp.reports.tables import Table
+
+TABLES = ("scores", "time", "rehearsal", "influence", "matrix")
+EXAMPLES = """
+\b
+Examples:
+  metasp report runs
+  metasp report runs --against er --holm
+  metasp report runs --paper --format latex > table.tex
+  metasp report runs --table time
+  metasp report runs/split-digits-er-m200-s1231-0123456789ab --table matrix
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--table", type=click.Choice(TABLES), default="scores", show_default=True)
+@click.option("--format", "form", type=click.Choice(["terminal", *FORMATS]), default="terminal")
+@click.option("--against", help="Row or method that the others are tested against "
+              "[default: metasp-rehsel].")  # fmt: skip
+@click.option("--holm", is_flag=True, help="Correct the tests of each column for their number.")
+@click.option("--paper", is_flag=True, help="Add the published figures and the difference.")
+@click.option("--check", type=click.Path(path_type=Path), help="Influence table: a stored check.")
+@click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
+def command(
+    runs: tuple[Path, ...],
+    table: str,
+    form: str,
+    against: str | None,
+    holm: bool,
+    paper: bool,
+    check: Path | None,
+    as_json_: bool,
+) -> None:
+    """Tables of RUNS: run directories, or folders of them. Scores are in percent, over seeds."""
+    form = "json" if as_json_ else form
+    found = Gathered([]) if table == "influence" and not runs else usable(runs)
+    if table == "influence":
+        tables = [influence_table(check)]
+    elif table == "matrix":
+        if len(found.records) != 1:
+            raise UserError(f"the matrix is of one run, not of {len(found.records)}: name one.")
+        tables = matrix_tables(found.records[0])
+    elif table == "time":
+        tables = time_tables(group(found.records), paper)
+    elif table == "rehearsal":
+        tables = rehearsal_tables(group(found.records), paper)
+    else:
+        tables = score_tables(group(found.records), Comparison(against, holm, paper))
+    show(tables, form, found)
+
+
+def usable(runs: tuple[Path, ...]) -> Gathered:
+    """The finished runs; what cannot be used is said on stderr and counted."""
+    found = gather(runs or (Path("runs"),))
+    for words in found.damaged:
+        print(f"warning: skipped a damaged run, {words}", file=sys.stderr)
+    for kind, names in (("damaged", found.damaged), ("unfinished", found.unfinished)):
+        if names:
+            print(f"{len(names)} {kind} run{'s' * (len(names) > 1)} left out", file=sys.stderr)
+    if not found.records:
+        raise UserError("none of these runs is finished: `metasp resume RUN` continues one.")
+    return found
+
+
+def show(tables: list[Table], form: str, found: Gathered) -> None:
+    if form == "terminal":
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        console.print(terminal(tables), soft_wrap=False)
+    elif form == "json":
+        print(as_json(tables, damaged=found.damaged, unfinished=found.unfinished))
+    else:
+        sys.stdout.write(FORMATS[form](tables))

@@ -1,0 +1,127 @@
+"""metasp sweep: run a grid of specs, here or on a Ray cluster."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from metasp.cli.board import follow, listing, summary
+from metasp.cli.options import checkpoint_option, data_option, json_option, runs_option
+from metasp.cli.run import stop_on_signal
+from metasp.errors import UserError
+from metasp.spec import RunSpec
+from metasp.sweeps.board import Board
+from metasp.sweeps.grid import expand, presets, read_sweep
+from metasp.sweeps.jobs import Job, Runner, jobs_of
+from metasp.sweeps.local import Local
+
+EXAMPLES = """
+\b
+Examples:
+  metasp sweep my.toml --dry-run
+  metasp sweep paper-table-1-small
+  metasp sweep paper-table-1 --on ray --address auto --gpus-per-run 0.5 --data /shared/data
+  metasp sweep paper-table-1-small --print > my.toml
+"""
+
+
+def ray_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The flags that matter on a cluster only; their names are OnRay's."""
+    number, whole = click.FloatRange(min=0), click.IntRange(min=0)
+    options = [
+        click.option("--address", help="Cluster [default: RAY_ADDRESS, or a new one here]."),
+        click.option("--cpus-per-run", type=number, help="[default: the run's threads]"),
+        click.option(
+            "--gpus-per-run", type=number, default=0.0, help="More than 0: device auto is cuda."
+        ),
+        click.option(
+            "--shared", is_flag=True, help="Every node sees the runs folder: fetch nothing."
+        ),
+        click.option(
+            "--retries", type=whole, default=3, help="For a run whose worker or node is lost."
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("sweep")
+@click.option("--dry-run", is_flag=True, help="List the runs and what is already done.")
+@click.option("--print", "show", is_flag=True, help="Print a preset, to copy and change it.")
+@click.option("--on", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Runs at a time on this machine [default: cores // threads of a run].",
+)
+@runs_option
+@data_option
+@checkpoint_option
+@ray_options
+@json_option
+def command(
+    sweep: str,
+    dry_run: bool,
+    show: bool,
+    on: str,
+    jobs: int | None,
+    runs: Path,
+    data: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run every spec of SWEEP, a TOML file or the name of a preset. Finished runs are never run
+    again, stopped ones continue, and one that fails does not stop the others."""
+    if show:
+        if sweep not in presets():
+            raise UserError(f"--print takes a preset: {', '.join(presets())}.")
+        click.echo(presets()[sweep], nl=False)
+        return 0
+    specs = expand(read_sweep(sweep))
+    console = Console(stderr=as_json, width=None if Console().is_terminal else 160)
+    todo, runner = plan(specs, on, runs, data, jobs, given)
+    if dry_run:
+        return show_plan(todo, as_json, console)
+    board = Board(todo, runner.at_once(todo))
+    unfinished = [job for job in todo if job.stored != "finished"]
+    follow(board, runner.run(unfinished, stop_on_signal()), console)
+    if as_json:
+        print(json.dumps(summary(board, runs)))
+    if board.of("stopped"):
+        again = f"metasp sweep {sweep} --runs {runs}"
+        console.print(f"stopped; continue with: {again}", highlight=False, soft_wrap=True)
+        return 130
+    return 1 if board.of("failed") else 0
+
+
+def plan(
+    specs: list[RunSpec],
+    on: str,
+    runs: Path,
+    data: Path | None,
+    jobs: int | None,
+    given: dict[str, Any],
+) -> tuple[list[Job], Runner]:
+    """The jobs, and who will carry them out."""
+    if on == "local":
+        return jobs_of(specs, runs, data), Local(data, given["checkpoint_seconds"], jobs)
+    from metasp.sweeps.on_ray import OnRay
+
+    device = "cuda" if given["gpus_per_run"] else "cpu"
+    return jobs_of(specs, runs, data, device), OnRay(data, **given)
+
+
+def show_plan(todo: list[Job], as_json: bool, console: Console) -> int:
+    if as_json:
+        rows = [{"run": job.name, "stored": job.stored, "spec": job.spec.as_dict()} for job in todo]
+        print(json.dumps({"runs": rows}))
+    else:
+        console.print(listing(todo))
+        done = sum(job.stored == "finished" for job in todo)
+        console.print(f"{len(todo)} runs, {done} of them finished", highlight=False)
+    return 0

@@ -1,0 +1,49 @@
+"""The figures. FIGURES is a dictionary you can read: what draws each, and which sweep feeds it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import matplotlib as mpl
+
+from metasp.reports.configurations import Group
+from metasp.reports.figures import accuracy, effects, influence
+from metasp.reports.figures.style import LOOK, Drawing, save
+
+__all__ = ["FIGURES", "Drawing", "Kind", "draw", "save"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a figure is made, what it shows, and the sweep that makes its runs."""
+
+    make: Callable[[list[Group]], list[Drawing]]
+    help: str
+    sweep: str
+
+
+FIGURES: dict[str, Kind] = {
+    "accuracy": Kind(accuracy.after_each_task, "accuracy after each task", "paper-table-1"),
+    "front": Kind(
+        accuracy.learning_against_remembering, "A_1 against A_∞ and the front", "paper-table-1"
+    ),
+    "matrix": Kind(accuracy.heat_maps, "accuracy matrix of each row", "paper-table-1"),
+    "influence-counts": Kind(
+        influence.counts, "examples that help and hurt, per task", "paper-statistics"
+    ),
+    "influence-histogram": Kind(
+        influence.histograms, "influences in five groups", "paper-statistics"
+    ),
+    "validation-size": Kind(
+        effects.validation_size, "effect of the validation size", "paper-validation-size"
+    ),
+    "influence-epochs": Kind(
+        effects.influence_epochs, "effect of the last epochs", "paper-influence-epochs"
+    ),
+    "pseudo-steps": Kind(effects.pseudo_steps, "effect of pseudo steps", "paper-pseudo-steps"),
+}
+
+
+def draw(name: str, groups: list[Group]) -> list[Drawing]:
+    """The drawings of one figure in our look; none where its runs are missing."""
+    with mpl.rc_context(LOOK):
+        return FIGURES[name].make(groups)

@@ -1,0 +1,155 @@
+"""Accuracy: after each task, A_1 against A_∞, and the matrix as a heat map."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from metasp.reports.configurations import UPPER_BOUND, Configuration, Group
+from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look, slug
+from metasp.reports.records import SCENARIOS
+from metasp.reports.statistics import summarise
+from metasp.reports.tables import SCENARIO_WORDS
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def matrices(row: Configuration, scenario: str) -> Array:
+    """The accuracy matrices of a row's runs in percent, shape (seeds, T, T); NaN above."""
+    stored = [row.runs[seed].result[scenario]["matrix"] for seed in row.seeds]
+    return 100 * np.array(stored, dtype=float)
+
+
+def after_each_task(groups: list[Group]) -> list[Drawing]:
+    """The mean accuracy on the tasks seen so far, task by task."""
+    return [one_after_each_task(group) for group in groups]
+
+
+def one_after_each_task(group: Group) -> Drawing:
+    figure, axes = canvas(1, 2, (7.2, 2.9))
+    data = []
+    for panel, scenario in zip(axes[0], SCENARIOS):
+        for number, row in enumerate(group.rows):
+            seen = np.nanmean(matrices(row, scenario), axis=2)
+            mean = seen.mean(0)
+            std = seen.std(0, ddof=1) if len(seen) > 1 else np.zeros_like(mean)
+            steps = np.arange(1, len(mean) + 1)
+            look = line_look(number)
+            panel.plot(steps, mean, label=f"{row.label}, n={len(seen)}", **look)
+            panel.fill_between(steps, mean - std, mean + std, color=look["color"], alpha=0.12, lw=0)
+            data += [
+                {
+                    "scenario": SCENARIO_WORDS[scenario],
+                    "label": row.label,
+                    "after_task": int(step),
+                    "mean": float(m),
+                    "std": float(s) if len(seen) > 1 else None,
+                    "seeds": len(seen),
+                }
+                for step, m, s in zip(steps, mean, std)
+            ]
+        panel.set(title=SCENARIO_WORDS[scenario], xlabel="after task")
+        panel.set_xticks(
+            range(1, max(len(m) for m in (matrices(r, scenario)[0] for r in group.rows)) + 1)
+        )
+    axes[0][0].set_ylabel("accuracy on the tasks so far, %")
+    legend_right(figure, axes[0][0])
+    figure.suptitle(group.title, fontsize=9)
+    return Drawing(f"accuracy-{group.slug}", figure, data)
+
+
+def pareto_front(points: list[tuple[float, float]]) -> list[int]:
+    """The points that no other beats in both coordinates (ties count), by the first one."""
+    front = [
+        index
+        for index, (x, y) in enumerate(points)
+        if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points)
+    ]
+    return sorted(front, key=lambda index: points[index])
+
+
+def learning_against_remembering(groups: list[Group]) -> list[Drawing]:
+    """A_1 (Plasticity) against A_∞ (Stability) with the front of those none beats in both."""
+    return [one_front(group) for group in groups if len(group.rows) > 1]
+
+
+def one_front(group: Group) -> Drawing:
+    figure, axes = canvas(1, 2, (7.2, 3.1))
+    data = []
+    for panel, scenario in zip(axes[0], SCENARIOS):
+        points, rivals = [], []
+        for number, row in enumerate(group.rows):
+            learned = summarise(list(row.scores(scenario, "A_1").values()))
+            kept = summarise(list(row.scores(scenario, "A_inf").values()))
+            if learned is None or kept is None:
+                continue
+            look = {**line_look(number), "linestyle": "none"}
+            panel.errorbar(
+                learned.mean, kept.mean, xerr=learned.std, yerr=kept.std, elinewidth=0.7,
+                capsize=1.5, label=f"{row.label}, n={learned.n}", **look,
+            )  # fmt: skip
+            points.append((learned.mean, kept.mean))
+            rivals.append(row.method != UPPER_BOUND)
+            data.append(
+                {
+                    "scenario": SCENARIO_WORDS[scenario],
+                    "label": row.label,
+                    "A_1": learned.mean,
+                    "A_1_std": learned.std,
+                    "A_inf": kept.mean,
+                    "A_inf_std": kept.std,
+                    "seeds": learned.n,
+                    "on_front": False,
+                }
+            )
+        competing = [point for point, rival in zip(points, rivals) if rival]
+        front = [competing[index] for index in pareto_front(competing)]
+        draw_front(panel, front)
+        for entry, point, rival in zip(data[-len(points) :], points, rivals):
+            entry["on_front"] = rival and point in front
+        panel.set(title=SCENARIO_WORDS[scenario], xlabel="A$_1$: learns, %")
+    axes[0][0].set_ylabel("A$_\\infty$: remembers, %")
+    legend_right(figure, axes[0][0])
+    figure.suptitle(f"{group.title} (joint training is a bound, not on the front)", fontsize=9)
+    return Drawing(f"front-{group.slug}", figure, data)
+
+
+def draw_front(panel: Axes, front: list[tuple[float, float]]) -> None:
+    """The border of what the front's points beat, as steps, to the edges of the panel."""
+    (left, _), (bottom, _) = panel.get_xlim(), panel.get_ylim()
+    corners = [(left, front[0][1])]
+    for (x, y), after in zip(front, [*(y for _, y in front[1:]), bottom]):
+        corners += [(x, y), (x, after)]
+    panel.plot(*zip(*corners), color="#444444", lw=1, ls="--", zorder=1, label="Pareto front")
+    panel.set(xlim=(left, None), ylim=(bottom, None))
+
+
+def heat_maps(groups: list[Group]) -> list[Drawing]:
+    """The accuracy matrix of every row, mean over seeds."""
+    return [heat_map(group, row) for group in groups for row in group.rows]
+
+
+def heat_map(group: Group, row: Configuration) -> Drawing:
+    figure, axes = canvas(1, 2, (6.4, 3.3))
+    data = []
+    for panel, scenario in zip(axes[0], SCENARIOS):
+        mean = matrices(row, scenario).mean(0)
+        image = panel.imshow(mean, vmin=0, vmax=100, cmap="cividis")
+        small = 7 if len(mean) <= 6 else 4.5
+        for (t, k), value in np.ndenumerate(mean):
+            if k <= t:
+                colour = "white" if value < 55 else "black"
+                panel.text(k, t, f"{value:.0f}", ha="center", va="center", color=colour,
+                           fontsize=small)  # fmt: skip
+                data.append(
+                    {"scenario": SCENARIO_WORDS[scenario], "label": row.label, "after_task": t + 1,
+                     "task": k + 1, "accuracy": float(value), "seeds": len(row.seeds)}
+                )  # fmt: skip
+        ticks = range(len(mean))
+        panel.set_xticks(ticks, [str(k + 1) for k in ticks])
+        panel.set_yticks(ticks, [str(k + 1) for k in ticks])
+        panel.grid(visible=False)
+        panel.set(title=SCENARIO_WORDS[scenario], xlabel="accuracy on task", ylabel="after task")
+    figure.colorbar(image, ax=list(axes[0]), label="%", shrink=0.8)
+    figure.suptitle(f"{group.title}: {row.label}, mean of {len(row.seeds)} seeds", fontsize=9)
+    return Drawing(f"matrix-{group.slug}-{slug(row.label)}", figure, data)

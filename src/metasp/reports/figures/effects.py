@@ -1,0 +1,100 @@
+"""The effect of one setting on the scores, with the time it costs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metasp.reports.configurations import Configuration, Group, flat, identity
+from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
+from metasp.reports.records import SCENARIOS
+from metasp.reports.special import total_seconds
+from metasp.reports.statistics import summarise
+from metasp.reports.tables import SCENARIO_WORDS
+
+METRIC_MATHS = {"A_1": "A$_1$", "A_inf": "A$_\\infty$", "A_m": "A$_m$"}
+
+
+def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
+    """Rows that differ in the given fields alone, in order of the first; two or more of them."""
+    found: dict[Any, list[Configuration]] = {}
+    for row in group.rows:
+        spec = flat(row.spec)
+        if spec.get(keys[0]) is None:
+            continue
+        rest = tuple(entry for entry in identity(row.spec) if entry[0] not in keys)
+        found.setdefault(rest, []).append(row)
+    several = [rows for rows in found.values() if len(rows) > 1]
+    return [sorted(rows, key=lambda row: float(flat(row.spec)[keys[0]])) for rows in several]
+
+
+def validation_size(groups: list[Group]) -> list[Drawing]:
+    keys = ("validation_old", "validation_new")
+    return effect(groups, keys, "validation-size", "examples in each validation set", False)
+
+
+def influence_epochs(groups: list[Group]) -> list[Drawing]:
+    keys = ("influence_last", "rehearse_last")
+    return effect(groups, keys, "influence-epochs", "last epochs with influence", True)
+
+
+def pseudo_steps(groups: list[Group]) -> list[Drawing]:
+    return effect(groups, ("pseudo_steps",), "pseudo-steps", "pseudo steps", True)
+
+
+def effect(
+    groups: list[Group], keys: Sequence[str], name: str, words: str, timed: bool
+) -> list[Drawing]:
+    """One figure for each family of rows that differ in the given fields alone."""
+    drawings = []
+    for group in groups:
+        found = families(group, keys)
+        for number, rows in enumerate(found):
+            ending = f"-{number + 1}" if len(found) > 1 else ""
+            stem = f"{name}-{group.slug}-{rows[0].method}{ending}"
+            drawings.append(one_effect(group, rows, (stem, keys[0], words), timed))
+    return drawings
+
+
+def one_effect(
+    group: Group, rows: list[Configuration], names: tuple[str, str, str], timed: bool
+) -> Drawing:
+    stem, key, words = names
+    figure, axes = canvas(1, 2 + timed, (7.2 if timed else 5.6, 2.6))
+    values = [f"{flat(row.spec)[key]:g}" for row in rows]
+    places = np.arange(len(rows))
+    data = []
+    for panel, scenario in zip(axes[0], SCENARIOS):
+        for number, metric in enumerate(METRIC_MATHS):
+            found = [summarise(list(row.scores(scenario, metric).values())) for row in rows]
+            means = [s.mean if s else np.nan for s in found]
+            spread = [(s.std or 0.0) if s else 0.0 for s in found]
+            panel.errorbar(places, means, yerr=spread, capsize=2, elinewidth=0.7,
+                           label=METRIC_MATHS[metric],
+                           **line_look(number))  # fmt: skip
+            data += [
+                {
+                    "scenario": SCENARIO_WORDS[scenario],
+                    "label": row.label,
+                    key: value,
+                    "metric": metric,
+                    "mean": s.mean if s else None,
+                    "std": s.std if s else None,
+                    "seeds": len(row.seeds),
+                    "total_s": float(np.mean(total_seconds(row))),
+                }
+                for row, value, s in zip(rows, values, found)
+            ]
+        panel.set(title=SCENARIO_WORDS[scenario], xlabel=words, ylabel="%")
+        panel.set_xticks(places, values)
+    if timed:
+        seconds = [float(np.mean(total_seconds(row))) for row in rows]
+        bars = axes[0][2].bar(places, seconds, color="#999999", width=0.6)
+        axes[0][2].bar_label(bars, fmt="%.3g", fontsize=6)
+        axes[0][2].set(title="time of a run, s", xlabel=words)
+        axes[0][2].set_xticks(places, values)
+    legend_right(figure, axes[0][0])
+    seeds = sorted({len(row.seeds) for row in rows})
+    count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    figure.suptitle(f"{group.title}: {rows[0].method}, {count} seeds", fontsize=9)
+    return Drawing(stem, figure, data)

@@ -1,0 +1,119 @@
+"""How many examples help and how many hurt: on Stability, on Plasticity and on both."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from metasp.reports.configurations import Configuration, Group
+from metasp.reports.figures.style import HELPS, HURTS, Drawing, canvas, legend_right, slug
+from metasp.store.tables import influence_of
+
+MEASURES = {"stability": "S", "plasticity": "P", "fused": "SP"}
+SOURCES = {"memory": "memory", "new": "new data"}
+GROUPS = 5
+
+Columns = dict[str, np.ndarray[Any, Any]]
+
+
+def recorded(row: Configuration) -> list[Columns]:
+    """The influences of each of a row's runs that recorded any, as columns."""
+    names = ["task", "source", *MEASURES]
+    tables = [influence_of(row.runs[seed].path, names) for seed in row.seeds]
+    return [
+        {name: np.asarray(table[name].to_pylist()) for name in names}
+        for table in tables
+        if table is not None and table.num_rows
+    ]
+
+
+def counts(groups: list[Group]) -> list[Drawing]:
+    """Examples that help (influence below 0) and hurt (above), per task."""
+    return [
+        one_counts(group, row, runs)
+        for group in groups
+        for row in group.rows
+        if (runs := recorded(row))
+    ]
+
+
+def one_counts(group: Group, row: Configuration, runs: list[Columns]) -> Drawing:
+    tasks = sorted({int(task) for run in runs for task in np.unique(run["task"])})
+    figure, axes = canvas(2, 3, (7.2, 3.8), sharex=True, sharey="row")
+    places, data = np.arange(len(tasks)), []
+    for line, source in zip(axes, SOURCES):
+        for panel, measure in zip(line, MEASURES):
+            helps, hurts = np.zeros(len(tasks)), np.zeros(len(tasks))
+            for number, task in enumerate(tasks):
+                values = [r[measure][(r["task"] == task) & (r["source"] == source)] for r in runs]
+                helps[number] = np.mean([(v < 0).sum() for v in values])
+                hurts[number] = np.mean([(v > 0).sum() for v in values])
+                data.append(
+                    {"label": row.label, "source": source, "measure": MEASURES[measure],
+                     "task": task + 1, "helps": helps[number], "hurts": hurts[number],
+                     "runs": len(runs)}
+                )  # fmt: skip
+            panel.bar(places, helps, 0.7, color=HELPS, label="helps (lowers the loss)")
+            panel.bar(places, -hurts, 0.7, color=HURTS, hatch="////", edgecolor="white", lw=0,
+                      label="hurts (raises it)")  # fmt: skip
+            panel.axhline(0, color="black", lw=0.6)
+            panel.set_xticks(places, [str(task + 1) for task in tasks])
+            panel.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+            panel.set_title(f"on {MEASURES[measure]}, {SOURCES[source]}")
+        line[0].set_ylabel("examples")
+    for panel in axes[1]:
+        panel.set_xlabel("task")
+    legend_right(figure, axes[0][0])
+    figure.suptitle(f"{group.title}: {row.label}, mean of {len(runs)} runs", fontsize=9)
+    return Drawing(f"influence-counts-{group.slug}-{slug(row.label)}", figure, data)
+
+
+def count_text(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 or number == round(number) else f"{number:.1f}"
+
+
+def histograms(groups: list[Group]) -> list[Drawing]:
+    """The influences of all tasks in five groups of equal width."""
+    return [
+        one_histogram(group, row, runs)
+        for group in groups
+        for row in group.rows
+        if (runs := recorded(row))
+    ]
+
+
+def one_histogram(group: Group, row: Configuration, runs: list[Columns]) -> Drawing:
+    figure, axes = canvas(2, 3, (7.2, 4.2))
+    data = []
+    for line, source in zip(axes, SOURCES):
+        for panel, measure in zip(line, MEASURES):
+            values = np.concatenate([run[measure][run["source"] == source] for run in runs])
+            panel.set_title(f"on {MEASURES[measure]}, {SOURCES[source]}")
+            panel.grid(visible=False, axis="x")
+            if not len(values):
+                panel.set_xticks([])
+                panel.text(0.5, 0.5, "none recorded", ha="center", transform=panel.transAxes)
+                continue
+            numbers, edges = np.histogram(values, GROUPS)
+            colours = [HELPS if right <= 0 else HURTS if left >= 0 else "#999999"
+                       for left, right in pairwise(edges)]  # fmt: skip
+            bars = panel.bar(range(GROUPS), numbers / len(runs), 0.9, color=colours)
+            panel.bar_label(bars, [count_text(n / len(runs)) for n in numbers], fontsize=6)
+            for bar, colour in zip(bars, colours):
+                bar.set(hatch="////" if colour == HURTS else "", edgecolor="white", lw=0)
+            panel.margins(y=0.15)
+            panel.set_xticks(
+                np.arange(GROUPS + 1) - 0.5, [f"{edge:.2g}" for edge in edges], rotation=45,
+                ha="right", fontsize=6,
+            )  # fmt: skip
+            data += [
+                {"label": row.label, "source": source, "measure": MEASURES[measure],
+                 "from": left, "to": right, "examples": number / len(runs), "runs": len(runs)}
+                for left, right, number in zip(edges, edges[1:], numbers)
+            ]  # fmt: skip
+        line[0].set_ylabel("examples per run")
+    for panel in axes[1]:
+        panel.set_xlabel("influence")
+    words = "below 0 helps (blue), above hurts (hatched), grey holds 0"
+    figure.suptitle(f"{group.title}: {row.label}; {words}", fontsize=9)
+    return Drawing(f"influence-histogram-{group.slug}-{slug(row.label)}", figure, data)

@@ -1,0 +1,78 @@
+"""The published figures, which ship with the package."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from metasp.reports.configurations import Configuration
+
+BENCHMARKS = {
+    "split-cifar10": "Split CIFAR-10",
+    "split-cifar100": "Split CIFAR-100",
+    "split-mini-imagenet": "Split Mini-Imagenet",
+}
+METHODS = {
+    "finetune": "Fine-tune",
+    "joint": "Joint",
+    "gdumb": "GDUMB",
+    "gem": "GEM",
+    "agem": "AGEM",
+    "hal": "HAL",
+    "mir": "MIR",
+    "gss": "GSS",
+    "gmed": "GMED",
+    "er": "ER",
+    "metasp": "MetaSP",
+    "metasp-rehsel": "MetaSP+RehSel",
+}
+SCENARIOS = {"class_il": "class", "task_il": "task"}
+SCHEDULED = ("metasp", "metasp-rehsel")  # published with rehearsal in the last epochs only
+PROTOCOL = "ResNet-18 of width 64, 50 epochs per task, all training data, five seeds"
+
+
+@dataclass(frozen=True)
+class Published:
+    mean: float
+    std: float | None
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """The rows of a published table."""
+    file = resources.files("metasp") / "data" / "paper" / f"{name}.csv"
+    return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+
+
+def main_results() -> dict[tuple[str, str, str, str, str], Published]:
+    """Table 1 by benchmark, scenario, memory ("" for none), method and metric, in percent."""
+    return {
+        (r["benchmark"], r["scenario"], r["memory"], r["method"], r["metric"]): Published(
+            float(r["mean"]), float(r["std"]) if r["std"] else None
+        )
+        for r in rows("main_results")
+    }
+
+
+def published(
+    table: Mapping[tuple[str, str, str, str, str], Published],
+    row: Configuration,
+    memory: int | None,
+    scenario: str,
+    metric: str,
+) -> Published | None:
+    """The published figure of a row; none for a variant of a method that was not published."""
+    if not as_published(row):
+        return None
+    method = METHODS.get(row.method, "")
+    benchmark = BENCHMARKS.get(str(row.spec["benchmark"]), "")
+    held = "" if row.method in ("finetune", "joint") else str(memory)
+    return table.get((benchmark, SCENARIOS[scenario], held, method, metric))
+
+
+def as_published(row: Configuration) -> bool:
+    """Whether a row is a method of the paper as it was published, not a control or variant."""
+    if row.label == row.method:
+        return True
+    extras = row.label.removeprefix(row.method).strip(" ()").split(", ")
+    return row.method in SCHEDULED and all(e.startswith("rehearse last") for e in extras)

@@ -1,0 +1,146 @@
+"""Finished runs as records, with a word about every run that cannot be used."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metasp.errors import UserError
+from metasp.metrics import scores
+from metasp.store import RunDir
+
+SCENARIOS = ("class_il", "task_il")
+METRICS = ("A_1", "A_inf", "A_m", "BWT")
+TOLERANCE = 1e-9
+
+
+class Unusable(Exception):
+    """A run directory whose content does not hold together, with the reason."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run: its spec and result as stored."""
+
+    path: Path
+    spec: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        return int(self.spec["seed"])
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.spec)
+
+    @property
+    def code(self) -> str:
+        """The version of metasp that made it."""
+        return str(self.result.get("environment", {}).get("metasp", "unknown"))
+
+    def score(self, scenario: str, metric: str) -> float | None:
+        """A score in percent; BWT is None for a single task."""
+        value = self.result[scenario][metric]
+        return None if value is None else 100 * float(value)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a search of folders found."""
+
+    records: list[Record]
+    damaged: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+
+
+def gather(paths: Iterable[Path]) -> Gathered:
+    """The finished runs among the given run directories and folders of runs. Copies of a run
+    count once; two different results of one digest are refused."""
+    found = Gathered([])
+    kept: dict[str, Record] = {}
+    for path in run_paths(paths):
+        try:
+            record = read_record(path)
+        except Unusable as error:
+            found.damaged.append(f"{path}: {error}")
+            continue
+        if record is None:
+            found.unfinished.append(str(path))
+            continue
+        twin = kept.setdefault(record.digest, record)
+        refuse_contradiction(twin, record)
+    found.records.extend(kept.values())
+    return found
+
+
+def run_paths(paths: Iterable[Path]) -> list[Path]:
+    """The run directories that the paths are or hold, each once, in order."""
+    chosen: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder: give a run or a folder of runs.")
+        inside = sorted(
+            {f.parent for n in ("spec.toml", "result.json") for f in path.glob(f"*/{n}")}
+        )
+        own = [path] if any((path / n).exists() for n in ("spec.toml", "result.json")) else []
+        if not own and not inside:
+            raise UserError(f"no runs in {path}: make some with `metasp run` or `metasp sweep`.")
+        for run in own or inside:
+            chosen.setdefault(run.resolve(), run)
+    return list(chosen.values())
+
+
+def read_record(path: Path) -> Record | None:
+    """A finished run, or None for one that is not finished; Unusable where the files do not
+    agree with each other."""
+    try:
+        result = RunDir(path).result()
+    except UserError as error:
+        raise Unusable(str(error)) from error
+    if result is None:
+        if (path / "result.json").exists():
+            raise Unusable("its result.json is not an object")
+        return None
+    try:
+        record = Record(path, dict(result["spec"]), result)
+        check(record)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise Unusable(f"its result.json lacks or garbles {error}") from error
+    return record
+
+
+def check(record: Record) -> None:
+    """The name must belong to the spec, and the scores must follow from the matrix."""
+    if not (record.path / "spec.toml").exists():
+        raise Unusable("its spec.toml is missing")
+    if record.path.resolve().name.rsplit("-", 1)[-1] != record.digest:
+        raise Unusable(f"its name does not end in the digest of its spec ({record.digest})")
+    int(record.spec["seed"]), str(record.spec["benchmark"]), str(record.spec["method"])
+    float(record.result["seconds"]["total"])
+    for scenario in SCENARIOS:
+        entry = record.result[scenario]
+        true = scores(entry["matrix"], entry["before"])
+        for metric in METRICS:
+            stored, derived = entry[metric], getattr(true, metric)
+            if (stored is None) != (derived is None) or (
+                stored is not None and abs(stored - derived) > TOLERANCE
+            ):
+                raise Unusable(f"its {metric} ({scenario}) does not follow from its matrix")
+
+
+def digest_of(spec: Mapping[str, Any]) -> str:
+    """The digest of a spec as stored, whatever fields the present version knows."""
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def refuse_contradiction(one: Record, other: Record) -> None:
+    """Two results for the same thing are never averaged or chosen from silently."""
+    if any(one.result[name]["matrix"] != other.result[name]["matrix"] for name in SCENARIOS):
+        raise UserError(
+            f"{one.path} and {other.path} are the same run with different results: find out "
+            "which is right (another machine or version?) and leave the other out."
+        )

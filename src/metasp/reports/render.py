@@ -1,0 +1,135 @@
+"""A table for the terminal, Markdown, LaTeX, CSV or JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from metasp.reports.tables import Cell, Table
+
+TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "±": r"$\pm$",
+    "●": r"$\bullet$",
+    "○": r"$\circ$",
+    "∞": r"$\infty$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "→": r"$\rightarrow$",
+    "–": "--",
+    "−": r"$-$",
+}
+TEX_WORDS = {"A_1": "$A_1$", "A_∞": r"$A_\infty$", "A_m": "$A_m$"}
+
+
+def terminal(tables: Sequence[Table]) -> RenderableType:
+    """For a person at a terminal."""
+    parts: list[RenderableType] = []
+    for table in tables:
+        drawn = RichTable(title=table.title, title_justify="left", title_style="bold")
+        for number, name in enumerate(table.header):
+            drawn.add_column(name, justify="right" if number else "left", overflow="fold")
+        for row in table.rows:
+            drawn.add_row(*(Text(said(c), style="bold" if c.bold else "") for c in row))
+        parts += [drawn, *(Text(f"  {note}") for note in table.notes), Text("")]
+    return Group(*parts)
+
+
+def said(cell: Cell) -> str:
+    return f"{cell.text} {cell.mark}" if cell.mark else cell.text
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Pipe tables, as GitHub and MkDocs read them."""
+    lines = []
+    for table in tables:
+        lines += [f"### {md(table.title)}", "", pipes([md(name) for name in table.header])]
+        lines.append(pipes(["---", *["---:"] * (len(table.header) - 1)]))
+        for row in table.rows:
+            lines.append(pipes([f"**{md(said(c))}**" if c.bold else md(said(c)) for c in row]))
+        lines += ["", *(f"- {md(note)}" for note in table.notes), ""]
+    return "\n".join(lines)
+
+
+def pipes(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def md(text: str) -> str:
+    for sign in "\\|*_":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """Floats for a paper that uses booktabs."""
+    parts = ["% needs \\usepackage{booktabs}"]
+    for table in tables:
+        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{tex(table.title)}.}}"]
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\toprule"]
+        lines += [" & ".join(tex(name) for name in table.header) + r" \\", r"\midrule"]
+        for row in table.rows:
+            cells = [rf"\textbf{{{tex(c.text)}}}" if c.bold else tex(c.text) for c in row]
+            marks = [f" {tex(c.mark)}" if c.mark else "" for c in row]
+            lines.append(" & ".join(a + b for a, b in zip(cells, marks)) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [rf"\par\smallskip{{\footnotesize {tex(note)}}}" for note in table.notes]
+        parts.append("\n".join([*lines, r"\end{table}"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def tex(text: str) -> str:
+    if text in TEX_WORDS:
+        return TEX_WORDS[text]
+    return "".join(TEX.get(sign, sign) for sign in text)
+
+
+def as_csv(tables: Sequence[Table]) -> str:
+    """One line per number (or row), with every column that any of the tables has."""
+    names = list(dict.fromkeys(key for table in tables for entry in table.data for key in entry))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    for table in tables:
+        writer.writerows(table.data)
+    return out.getvalue()
+
+
+def as_json(tables: Sequence[Table], **more: Any) -> str:
+    entries = [
+        {"title": table.title, "notes": list(table.notes), "rows": [dict(d) for d in table.data]}
+        for table in tables
+    ]
+    return json.dumps({"tables": entries, **more}, indent=1, allow_nan=False, default=str)
+
+
+def as_text(tables: Sequence[Table], width: int) -> str:
+    """The terminal's table as plain text."""
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(terminal(tables))
+    return console.export_text()
+
+
+FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {
+    "markdown": markdown,
+    "latex": latex,
+    "csv": as_csv,
+    "json": as_json,
+}

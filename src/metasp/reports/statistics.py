@@ -1,0 +1,64 @@
+"""Means, paired tests and their correction: pure functions of numbers by seed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and sample standard deviation (none for a single value) of n values."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A paired t-test of a against b over the seeds both have. `p` is two-sided, and None where
+    fewer than two pairs leave nothing to test."""
+
+    seeds: tuple[int, ...]
+    only_a: tuple[int, ...]
+    only_b: tuple[int, ...]
+    difference: float | None
+    t: float | None
+    p: float | None
+
+
+def summarise(values: Sequence[float]) -> Summary | None:
+    """Mean ± std of some values, or None of none."""
+    if not values:
+        return None
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Summary(float(np.mean(values)), std, len(values))
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
+    """Compare two methods seed by seed, paired by the value of the seed."""
+    both = tuple(sorted(a.keys() & b.keys()))
+    only_a, only_b = tuple(sorted(a.keys() - b.keys())), tuple(sorted(b.keys() - a.keys()))
+    gaps = np.array([a[seed] - b[seed] for seed in both])
+    difference = float(gaps.mean()) if both else None
+    t = p = None
+    if len(both) > 1 and difference is not None:
+        if np.ptp(gaps) == 0:  # no spread: scipy would divide by zero
+            t = 0.0 if difference == 0 else float(np.copysign(np.inf, difference))
+            p = 1.0 if difference == 0 else 0.0
+        else:
+            found = stats.ttest_rel([a[seed] for seed in both], [b[seed] for seed in both])
+            t, p = float(found.statistic), float(found.pvalue)
+    return Paired(both, only_a, only_b, difference, t, p)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment of a family of p-values, in their order."""
+    adjusted = [0.0] * len(ps)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        largest = max(largest, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = largest
+    return adjusted

@@ -1,0 +1,177 @@
+"""A sweep file: a base, a grid of what varies, overrides by method; and the specs it stands for."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from metasp.errors import UserError, unknown
+from metasp.methods import METHODS
+from metasp.methods import method as method_named
+from metasp.spec import RunSpec, frozen, parse_toml, read_toml
+
+Values = dict[str, Any]
+
+FIELDS = frozenset(entry.name for entry in fields(RunSpec)) - {"settings", "data_digest"}
+TABLES = ("grid", "override")
+EXPLICIT = "settings."
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A parsed sweep: nothing in it has been checked against the methods yet."""
+
+    source: str
+    base: Values
+    axes: dict[str, list[Values]]
+    overrides: dict[str, Values]
+
+
+def presets() -> dict[str, str]:
+    """The sweeps that ship with the package: their text by name."""
+    folder = resources.files("metasp") / "data" / "presets"
+    files = sorted(folder.iterdir(), key=lambda file: file.name)
+    return {
+        file.name.removesuffix(".toml"): file.read_text(encoding="utf-8")
+        for file in files
+        if file.name.endswith(".toml")
+    }
+
+
+def read_sweep(where: str) -> Sweep:
+    """A sweep from a TOML file or, where there is no such file, from the preset of that name."""
+    path = Path(where)
+    if path.is_file() or path.suffix == ".toml":
+        return parse(read_toml(path), where)
+    known = presets()
+    if where not in known:
+        raise unknown("sweep file or preset", where, known)
+    return parse(parse_toml(known[where], where), where)
+
+
+def parse(values: Mapping[str, Any], source: str) -> Sweep:
+    """Split a sweep's tables into what is common, what varies and what a method overrides."""
+    grid, overrides = values.get("grid", {}), values.get("override", {})
+    if not isinstance(grid, Mapping):
+        raise UserError(f"grid in {source} must be one table of lists, written [grid].")
+    if not isinstance(overrides, Mapping) or not all(
+        isinstance(table, Mapping) for table in overrides.values()
+    ):
+        raise UserError(f"override in {source} must be tables by method, as in [override.er].")
+    axes = {key: alternatives(key, given, source) for key, given in flatten(grid)}
+    if not axes:
+        raise UserError(
+            f"the grid of {source} is empty: add a [grid] table of lists, such as "
+            "seed = [1, 2, 3], or use `metasp run --spec` for a single run."
+        )
+    return Sweep(
+        source=source,
+        base=dict(flatten({k: v for k, v in values.items() if k not in TABLES})),
+        axes=axes,
+        overrides={name: dict(flatten(table)) for name, table in overrides.items()},
+    )
+
+
+def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Key and value of each entry; those of a `settings` table as settings.NAME."""
+    for key, value in table.items():
+        if key == "settings" and isinstance(value, Mapping):
+            yield from ((EXPLICIT + name, inner) for name, inner in value.items())
+        else:
+            yield key, value
+
+
+def alternatives(key: str, given: Any, source: str) -> list[Values]:
+    """What one axis may set: each value of its list, or several fields at once by a table."""
+    if not isinstance(given, list):
+        raise UserError(f"{key} in the grid of {source} must be a list of values, not {given!r}.")
+    if not given:
+        raise UserError(f"{key} in the grid of {source} is an empty list: give it a value.")
+    return [dict(flatten(v)) if isinstance(v, Mapping) else {key: v} for v in given]
+
+
+def expand(sweep: Sweep) -> list[RunSpec]:
+    """Every run of a sweep, once, in the order of the file with the last axis fastest."""
+    check_names(sweep)
+    specs: dict[str, RunSpec] = {}
+    for choice in itertools.product(*sweep.axes.values()):
+        values = dict(sweep.base)
+        for part in choice:
+            values.update(part)
+        method = values.get("method", RunSpec.method)
+        values.update(sweep.overrides.get(method, {}))
+        spec = spec_of(values, sweep.source)
+        specs.setdefault(json.dumps(spec.as_dict(), sort_keys=True), spec)
+    return list(specs.values())
+
+
+def spec_of(values: Values, source: str) -> RunSpec:
+    """The spec of one point of the grid. A setting goes to the methods that have it; a method
+    that keeps no memory is the same run for every memory, so it gets none."""
+    method = method_named(values.get("method", RunSpec.method))
+    own = own_settings(values.get("method", RunSpec.method))
+    given = {k: v for k, v in values.items() if k in FIELDS}
+    settings = {bare(k): frozen(v) for k, v in values.items() if k not in FIELDS}
+    given["settings"] = {k: v for k, v in settings.items() if k in own}
+    if method.selection is None:
+        given.update(memory=0)
+        given.pop("selection", None)
+    try:
+        return RunSpec.from_dict(given, source)
+    except UserError as error:
+        raise UserError(f"in {source}, at {point(values)}: {error}") from error
+
+
+def own_settings(name: str) -> set[str]:
+    """The names of a method's own settings."""
+    return {entry.name for entry in fields(METHODS[name].Settings)}
+
+
+def point(values: Values) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items()) or "the defaults"
+
+
+def bare(key: str) -> str:
+    return key.removeprefix(EXPLICIT)
+
+
+def check_names(sweep: Sweep) -> None:
+    """Every key must be a field of the spec or a setting of one of the sweep's methods."""
+    methods = methods_of(sweep)
+    owned = {name: own_settings(name) for name in METHODS}
+    everywhere = set(FIELDS).union(*owned.values())
+    here = set(FIELDS).union(*(owned[name] for name in methods))
+    keys = set(sweep.base) | set(sweep.axes)
+    keys |= {key for axis in sweep.axes.values() for part in axis for key in part}
+    for key in sorted(keys):
+        if (key in FIELDS) or (bare(key) in here - FIELDS):
+            continue
+        if bare(key) not in everywhere - FIELDS:
+            raise unknown(f"key in {sweep.source}", key, everywhere | set(TABLES))
+        owners = ", ".join(name for name in METHODS if bare(key) in owned[name])
+        raise UserError(
+            f"{bare(key)} in {sweep.source} is a setting of {owners}, none of which is in the "
+            f"sweep ({', '.join(methods)}): add one, or take the key out."
+        )
+    for name, table in sweep.overrides.items():
+        if name not in methods:
+            raise unknown(f"method in the overrides of {sweep.source}", name, methods)
+        for key in table:
+            if key not in FIELDS and bare(key) not in owned[name]:
+                raise unknown(
+                    f"key in [override.{name}] of {sweep.source}", key, FIELDS | owned[name]
+                )
+
+
+def methods_of(sweep: Sweep) -> list[str]:
+    """The methods that occur in a sweep, each known."""
+    parts = [sweep.base, *(part for axis in sweep.axes.values() for part in axis)]
+    found = [part["method"] for part in parts if "method" in part] or [RunSpec.method]
+    for name in found:
+        if not isinstance(name, str):
+            raise UserError(f"method in {sweep.source} must be a name, not {name!r}.")
+        method_named(name)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,150 @@
+"""The runs of a sweep as jobs: complete specs, where they live, what is already done."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Literal, Protocol
+
+from metasp.benchmarks import Benchmark, load_benchmark
+from metasp.engine import Trainer
+from metasp.engine.build import complete
+from metasp.engine.clock import Clock
+from metasp.errors import UserError
+from metasp.events import StepTaken
+from metasp.experiment import Experiment
+from metasp.spec import RunSpec
+from metasp.store import RunDir
+
+State = Literal["waiting", "running", "done", "failed", "stopped"]
+
+TELL_SECONDS = 0.5
+# Fields that change neither the data nor the number of tasks.
+TRAINING = (
+    "method",
+    "settings",
+    "memory",
+    "selection",
+    "rehearse_last",
+    "backbone",
+    "width",
+    "epochs",
+    "batch_size",
+    "memory_batch",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "lr_drop_at",
+    "lr_drop",
+    "augment",
+    "augment_memory",
+    "precision",
+    "compile",
+    "device",
+    "threads",
+    "seed",
+    "class_order",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep. `stored` says what the runs folder holds of it."""
+
+    spec: RunSpec
+    path: Path
+    stored: Literal["finished", "unfinished", "new", "damaged"]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+@dataclass(frozen=True)
+class Update:
+    """What has become of a job: its state, the fraction done, the seconds left, a word on it."""
+
+    name: str
+    state: State
+    fraction: float = 0.0
+    left: float | None = None
+    note: str = ""
+
+
+class Runner(Protocol):
+    """Whoever carries out jobs: this machine or a cluster."""
+
+    def at_once(self, jobs: list[Job]) -> int: ...
+
+    def run(self, jobs: list[Job], stop: Callable[[], bool]) -> Iterator[Update]: ...
+
+
+def jobs_of(
+    specs: list[RunSpec], runs: Path, data: Path | None, device: str | None = None
+) -> list[Job]:
+    """Complete the specs and look up each run. Each data set is loaded once, however many runs
+    use it. `device` stands for "auto" where the runs will not happen on this machine."""
+    loaded: dict[str, Benchmark] = {}
+    jobs: dict[str, Job] = {}
+    defaults = RunSpec()
+    for spec in specs:
+        stream = spec.with_(**{name: getattr(defaults, name) for name in TRAINING})
+        if stream.digest not in loaded:
+            loaded[stream.digest] = load_benchmark(stream, data)
+        done = complete_elsewhere(spec, loaded[stream.digest], device)
+        jobs.setdefault(done.name, Job(done, runs / done.name, stored(RunDir(runs / done.name))))
+    return list(jobs.values())
+
+
+def complete_elsewhere(spec: RunSpec, benchmark: Benchmark, device: str | None) -> RunSpec:
+    """The complete spec, for this machine or for another one's device."""
+    if device is None:
+        return complete(spec, benchmark)
+    chosen = device if spec.device == "auto" else spec.device
+    return complete(spec.with_(device="cpu"), benchmark).with_(device=chosen)
+
+
+def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:
+    try:
+        if run.finished:
+            return "finished"
+    except UserError:
+        return "damaged"
+    return "unfinished" if (run.path / "spec.toml").exists() else "new"
+
+
+def carry_out(experiment: Experiment) -> Iterator[Update]:
+    """Make a run happen, telling how far it is every now and then."""
+    name, tasks, clock = experiment.directory.path.name, len(experiment.benchmark.tasks), Clock()
+    if experiment.finished:
+        return
+    yield Update(name, "running", note="starting")
+    told = monotonic()
+    for event in experiment.events():
+        if not isinstance(event, StepTaken) or experiment.trainer is None:
+            continue
+        clock.saw(event)
+        if monotonic() - told < TELL_SECONDS:
+            continue
+        told = monotonic()
+        remaining = experiment.trainer.remaining()
+        yield Update(
+            name,
+            "running",
+            fraction=1 - cost(remaining) / whole_cost(experiment.trainer),
+            left=clock.left(remaining),
+            note=f"task {event.task + 1}/{tasks} · {event.kind}",
+        )
+
+
+def cost(remaining: Mapping[str, tuple[int, float]]) -> float:
+    return sum(steps * each for steps, each in remaining.values())
+
+
+def whole_cost(trainer: Trainer) -> float:
+    """The nominal cost of all steps of a run, whichever process took them."""
+    return sum(
+        phase.steps * phase.cost
+        for task in trainer.tasks
+        for phase in trainer.method.phases(task, trainer.tasks[: task.index + 1])
+    )

@@ -1,0 +1,154 @@
+"""Runs on this machine: each in a process of its own, as many as the cores can carry."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from metasp.store.files import write_atomic
+from metasp.sweeps.jobs import Job, Update
+
+POLL_SECONDS = 0.2
+
+
+def usable_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass
+class Child:
+    """A process that carries out one job, and what it has said."""
+
+    job: Job
+    process: subprocess.Popen[str]
+    errors: IO[bytes]
+    last: Update | None = None
+
+    @property
+    def out(self) -> IO[str]:
+        if self.process.stdout is None:
+            raise RuntimeError("the child was started without a pipe")
+        return self.process.stdout
+
+
+@dataclass(frozen=True)
+class Local:
+    """How to run on this machine."""
+
+    data: Path | None = None
+    checkpoint_seconds: float = 60.0
+    jobs: int | None = None
+    cores: int = field(default_factory=usable_cores)
+
+    def room(self, running: list[Child], job: Job) -> bool:
+        """Whether one more run fits: by number if one was given, else by threads. Runs that
+        share a core would slow each other down far more than waiting does."""
+        if self.jobs is not None:
+            return len(running) < self.jobs
+        busy = sum(child.job.spec.threads for child in running)
+        return not running or busy + job.spec.threads <= self.cores
+
+    def at_once(self, jobs: list[Job]) -> int:
+        """How many of these runs go at the same time, for the time left."""
+        threads = max((job.spec.threads for job in jobs), default=1)
+        return self.jobs or max(1, self.cores // threads)
+
+    def run(self, jobs: list[Job], stop: Callable[[], bool]) -> Iterator[Update]:
+        """Carry out the jobs; what becomes of each. When told to stop, every run stores a
+        checkpoint first."""
+        waiting, running = list(jobs), list[Child]()
+        asked = False
+        with selectors.DefaultSelector() as ears:
+            try:
+                while waiting or running:
+                    if stop() and not asked:
+                        asked = True
+                        yield from (Update(job.name, "stopped") for job in waiting)
+                        waiting.clear()
+                        for child in running:
+                            child.process.send_signal(signal.SIGTERM)
+                    while waiting and self.room(running, waiting[0]):
+                        running.append(self._start(waiting.pop(0), ears))
+                    yield from self._listen(ears, running)
+            finally:
+                for child in running:
+                    child.process.kill()
+                    child.process.wait()
+
+    def _start(self, job: Job, ears: selectors.BaseSelector) -> Child:
+        order = {
+            "name": job.name,
+            "spec": job.spec.as_dict(),
+            "runs": str(job.path.parent),
+            "data": str(self.data) if self.data else None,
+            "checkpoint_seconds": self.checkpoint_seconds,
+        }
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        process = subprocess.Popen(
+            [sys.executable, "-m", "metasp.sweeps.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+            start_new_session=True,  # Ctrl-C reaches the sweep alone, which then asks its runs
+        )
+        if process.stdin is None:
+            raise RuntimeError("the child was started without a pipe")
+        with contextlib.suppress(BrokenPipeError):  # it died at once: its end tells why
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+        child = Child(job, process, errors)
+        ears.register(child.out, selectors.EVENT_READ, child)
+        return child
+
+    def _listen(self, ears: selectors.BaseSelector, running: list[Child]) -> Iterator[Update]:
+        """What the children say within a moment; those that ended are taken off the list."""
+        for key, _ in ears.select(POLL_SECONDS):
+            child: Child = key.data
+            line = child.out.readline()
+            if line:
+                child.last = Update(**json.loads(line))
+                if child.last.state == "running":
+                    yield child.last
+                continue
+            ears.unregister(child.out)
+            running.remove(child)
+            yield ended(child)
+
+
+def ended(child: Child) -> Update:
+    """The last word on a child: its own, or what its death says."""
+    code = child.process.wait()
+    for pipe in (child.process.stdin, child.process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    child.errors.seek(0)
+    said = child.errors.read().decode(errors="replace").strip()
+    child.errors.close()
+    log = child.job.path.with_name(f"{child.job.name}.failed.log")
+    if child.last is not None and child.last.state != "running":
+        if child.last.state == "done":
+            log.unlink(missing_ok=True)
+        return child.last
+    if code < 0:
+        reason = f"killed by {signal.Signals(-code).name} (out of memory?)"
+    else:
+        reason = said.splitlines()[-1] if said else f"ended with code {code}"
+    if said:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(log, said.encode())
+        reason += f"; see {log}"
+    return Update(child.job.name, "failed", note=reason)

@@ -1,0 +1,54 @@
+"""Run directories made in tests: real files with made-up numbers."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from metasp.metrics import scores
+from metasp.spec import RunSpec
+from metasp.store import RunDir
+
+COMPLETE = {
+    "data_digest": "made-in-a-test",
+    "tasks": 3,
+    "selection": "reservoir",
+    "rehearse_last": 5,
+    "width": 16,
+    "lr": 0.1,
+    "device": "cpu",
+    "threads": 1,
+}
+
+
+def spec_of(**changes) -> RunSpec:
+    return RunSpec(**{**COMPLETE, **changes})
+
+
+def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 3) -> dict:
+    """A lower triangle of accuracies around a level, different for each seed."""
+    random = np.random.default_rng([spec.seed, round(1000 * level)])
+    result: dict = {"spec": spec.as_dict()}
+    for scenario in ("class_il", "task_il"):
+        matrix = [
+            [float(np.clip(level + random.normal(0, 0.02), 0, 1)) if k <= t else None
+             for k in range(tasks)]
+            for t in range(tasks)
+        ]  # fmt: skip
+        result[scenario] = {
+            "matrix": matrix,
+            "before": [0.0] * tasks,
+            **asdict(scores(matrix, [0.0] * tasks)),
+        }
+    seconds = {"total": 10.0 * level, "per_step": {"plain": 0.001, "rehearse": 0.01 * level}}
+    result["seconds"] = {**seconds, "steps": {"plain": 5, "rehearse": 5}}
+    result["environment"] = {"metasp": version}
+    return result
+
+
+def make_run(runs: Path, level: float = 0.5, version: str = "0.1.0", **changes) -> Path:
+    spec = spec_of(**changes)
+    run = RunDir(runs / spec.name)
+    with run.open(spec):
+        run.finish(result_of(spec, level, version))
+    return run.path

@@ -1,0 +1,156 @@
+"""Figures hold exactly the stored numbers, and say which sweep makes what they lack."""
+
+import csv
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metasp.cli import main
+from metasp.reports.figures import FIGURES
+from metasp.reports.figures.accuracy import pareto_front
+from metasp.store.run_dir import INFLUENCE
+from tests.reports.made import make_run
+
+TASKS, NEW, MEMORY = 3, 40, 15
+
+
+def made_influence(run, seed=0):
+    """Influences made in a test: random numbers, more of them below zero than above."""
+    random = np.random.default_rng(seed)
+    rows = [(t, "new") for t in range(TASKS) for _ in range(NEW)]
+    rows += [(t, "memory") for t in range(1, TASKS) for _ in range(MEMORY)]
+    n = len(rows)
+    columns = {
+        "task": [t for t, _ in rows],
+        "id": list(range(n)),
+        "label": [0] * n,
+        "source": [s for _, s in rows],
+        "count": [1] * n,
+        "kept": [False] * n,
+    }
+    values = {name: random.normal(-0.5, 1, n) for name in INFLUENCE.names if name not in columns}
+    table = pa.table({**columns, **values}, schema=INFLUENCE)
+    pq.write_table(table, run / "influence.parquet")
+    return columns, values
+
+
+@pytest.fixture
+def runs(tmp_path):
+    folder = tmp_path / "runs"
+    for seed in (1, 2):
+        make_run(folder, 0.4, method="er", seed=seed)
+        make_run(folder, 0.3, method="finetune", selection=None, memory=0, seed=seed)
+        for k in (1, 2, 3):
+            steps = {"pseudo_steps": k, "influence_last": 2}
+            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=steps)
+            size = {"validation_old": 10.0 * k, "validation_new": 10.0 * k, "pseudo_steps": 1}
+            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=size)
+            last = {"influence_last": 2 + k, "pseudo_steps": 1, "rule": "as-written"}
+            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=last)
+    return folder
+
+
+def draw(runs, out, capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["figures", str(runs), "--out", str(out), *arguments])
+    captured = capsys.readouterr()
+    assert ended.value.code == 0, captured.err
+    return captured
+
+
+def read(file):
+    return list(csv.DictReader(file.open()))
+
+
+@pytest.mark.slow
+def test_every_figure_is_drawn_with_its_data(runs, tmp_path, capsys):
+    er = next(runs.glob("*-er-*"))
+    made_influence(er)
+    out = tmp_path / "out"
+    draw(runs, out, capsys)
+    for name in FIGURES:
+        drawn = sorted(out.glob(f"{name}-*.png"))
+        assert drawn, name
+        for png in drawn:
+            assert png.read_bytes().startswith(b"\x89PNG")
+            assert ElementTree.parse(png.with_suffix(".svg")).getroot().tag.endswith("svg")
+            assert read(png.with_suffix(".csv"))
+
+
+def test_the_data_beside_the_accuracy_figure_is_the_mean_over_seeds(runs, tmp_path, capsys):
+    from metasp.reports.records import gather
+
+    draw(runs, tmp_path / "out", capsys, "--only", "accuracy")
+    rows = read(tmp_path / "out" / "accuracy-split-digits-m200.csv")
+    records = [r for r in gather([runs]).records if r.spec["method"] == "er"]
+    for t in range(3):
+        truth = np.mean([np.mean(r.result["class_il"]["matrix"][t][: t + 1]) for r in records])
+        (ours,) = [
+            float(row["mean"])
+            for row in rows
+            if (row["scenario"], row["label"], row["after_task"]) == ("class-IL", "er", str(t + 1))
+        ]
+        assert ours == pytest.approx(100 * truth)
+
+
+def test_influence_counts_are_the_counts_of_signs(runs, tmp_path, capsys):
+    er = next(runs.glob("*-er-*"))
+    columns, values = made_influence(er)
+    draw(runs, tmp_path / "out", capsys, "--only", "influence-counts")
+    rows = read(tmp_path / "out" / "influence-counts-split-digits-m200-er.csv")
+    assert len(rows) == TASKS * 2 * 3
+    for row in rows:
+        measure = {"S": "stability", "P": "plasticity", "SP": "fused"}[row["measure"]]
+        mine = [
+            value
+            for task, source, value in zip(columns["task"], columns["source"], values[measure])
+            if (task + 1, source) == (int(row["task"]), row["source"])
+        ]
+        assert float(row["helps"]) == sum(value < 0 for value in mine)
+        assert float(row["hurts"]) == sum(value > 0 for value in mine)
+
+
+def test_the_histogram_has_five_groups_of_equal_width_that_hold_everything(runs, tmp_path, capsys):
+    made_influence(next(runs.glob("*-er-*")))
+    draw(runs, tmp_path / "out", capsys, "--only", "influence-histogram")
+    rows = read(tmp_path / "out" / "influence-histogram-split-digits-m200-er.csv")
+    for source, size in (("new", TASKS * NEW), ("memory", (TASKS - 1) * MEMORY)):
+        bins = [r for r in rows if (r["source"], r["measure"]) == (source, "SP")]
+        widths = [float(r["to"]) - float(r["from"]) for r in bins]
+        assert widths == pytest.approx([widths[0]] * 5)
+        assert sum(float(r["examples"]) for r in bins) == size
+
+
+def test_a_figure_without_runs_names_the_sweep_that_makes_them(tmp_path, capsys):
+    make_run(tmp_path / "runs", method="er")
+    said = draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "pseudo-steps")
+    assert "metasp sweep paper-pseudo-steps" in said.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_figure_names_the_nearest(runs, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["figures", str(runs), "--only", "fornt"])
+    assert ended.value.code == 2
+    assert "did you mean 'front'" in capsys.readouterr().err
+
+
+def test_a_damaged_influence_table_is_named(runs, tmp_path, capsys):
+    (next(runs.glob("*-er-*")) / "influence.parquet").write_bytes(b"PAR1 cut short")
+    with pytest.raises(SystemExit) as ended:
+        main(["figures", str(runs), "--out", str(tmp_path / "out"), "--only", "influence-counts"])
+    assert ended.value.code == 2
+    assert "influence.parquet is damaged" in capsys.readouterr().err
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8))
+def test_the_front_holds_exactly_the_points_that_none_dominates(points):
+    front = {points[index] for index in pareto_front(points)}
+    for x, y in points:
+        dominated = any((a > x and b >= y) or (a >= x and b > y) for a, b in points)
+        assert ((x, y) in front) != dominated

@@ -1,0 +1,160 @@
+"""Each format holds the same numbers and is what its readers expect."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from metasp.cli import main
+from metasp.reports.configurations import group
+from metasp.reports.records import gather
+from metasp.reports.render import latex
+from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.special import influence_table, matrix_tables
+from tests.reports.made import make_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for seed in (1, 2, 3):
+        make_run(tmp_path, 0.6, method="metasp-rehsel", seed=seed, rehearse_last=2)
+        make_run(tmp_path, 0.3, method="er", seed=seed)
+    for number, selection in enumerate(("random", "rehsel", "rehsel-without-cluster")):
+        make_run(tmp_path, 0.4 + 0.1 * number, method="metasp", selection=selection)
+    return tmp_path
+
+
+def report(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert ended.value.code == 0, captured.err
+    return captured.out
+
+
+def test_every_format_tells_the_same_means(runs, capsys):
+    truth = json.loads(report(capsys, runs, "--format", "json"))
+    entries = [row for table in truth["tables"] for row in table["rows"]]
+    lines = list(csv.DictReader(io.StringIO(report(capsys, runs, "--format", "csv"))))
+    assert [float(line["mean"]) for line in lines] == [entry["mean"] for entry in entries]
+    for form in ("terminal", "markdown", "latex"):
+        text = report(capsys, runs, "--format", form)
+        for entry in entries:
+            assert f"{entry['mean']:.2f}" in text
+
+
+def test_markdown_rows_have_as_many_cells_as_the_header(runs, capsys):
+    text = report(capsys, runs, "--format", "markdown", "--paper")
+    for block in text.split("### ")[1:]:
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        assert len(rows) >= 3
+        assert len({len(re.split(r"(?<!\\)\|", line)) for line in rows}) == 1
+
+
+def test_latex_is_balanced_and_escaped(runs, capsys):
+    text = report(capsys, runs, "--format", "latex", "--paper")
+    assert text.count("{") == text.count("}")
+    for name in ("table", "tabular"):
+        assert text.count(rf"\begin{{{name}}}") == text.count(rf"\end{{{name}}}") > 0
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert text.count(f"\\{rule}") == text.count(r"\begin{tabular}")
+    for block in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL):
+        lines = [line for line in block[1].splitlines() if line.endswith(r"\\")]
+        assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines} == {len(block[0])}
+    assert text.isascii(), "only what every TeX can set"
+
+
+@pytest.mark.slow
+def test_latex_compiles_with_booktabs(runs, tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed: apt-get install texlive-latex-recommended")
+    how = Comparison(against="er", paper=True)
+    tables = score_tables(group(gather([runs]).records), how)
+    body = latex([*tables, influence_table(None), *matrix_tables(gather([runs]).records[0])])
+    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
+    (tmp_path / "table.tex").write_text(document + body + "\\end{document}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_the_rehearsal_and_time_tables_hold_the_stored_numbers(runs, capsys):
+    rows = json.loads(report(capsys, runs, "--table", "rehearsal", "--json"))["tables"][0]["rows"]
+    assert [r["label"] for r in rows if r["metric"] == "A_1"] == [
+        "random",
+        "rehsel-without-cluster",
+        "rehsel",
+    ]
+    rows = json.loads(report(capsys, runs, "--table", "time", "--json"))["tables"][0]["rows"]
+    by_label = {row["label"]: row for row in rows}
+    er, ours = by_label["er"], by_label["metasp-rehsel (rehearse last 2)"]
+    assert (er["total_s"], er["total_ratio"]) == pytest.approx((3.0, 1.0))
+    assert (ours["total_ratio"], ours["step_ratio"]) == pytest.approx((2.0, 2.0))
+
+
+def test_the_influence_table_is_the_published_one_with_ours_above(tmp_path, capsys):
+    rows = json.loads(report(capsys, "--table", "influence", "--json"))["tables"][0]["rows"]
+    assert {row["method"]: row["agree"] for row in rows} == {
+        "Larsen": 856,
+        "Luketina": 846,
+        "Neumann": 924,
+        "MetaSP": 965,
+    }
+    counts = {"true_positive": 5, "true_negative": 3, "false_positive": 1, "false_negative": 1}
+    file = tmp_path / "check.json"
+    file.write_text(json.dumps({"methods": [{"method": "metasp", "examples": 10, **counts}]}))
+    text = report(capsys, "--table", "influence", "--check", file, "--json")
+    first = json.loads(text)["tables"][0]["rows"][0]
+    assert (first["where"], first["agree"]) == ("here", 8)
+
+
+def test_the_matrix_of_one_run_is_the_stored_one(runs, capsys):
+    (run, *_) = sorted(runs.iterdir())
+    text = report(capsys, run, "--table", "matrix", "--json")
+    rows = json.loads(text)["tables"][0]["rows"]
+    matrix = json.loads((run / "result.json").read_text())["class_il"]["matrix"]
+    assert {(r["after_task"], r["task"]): r["accuracy"] for r in rows} == {
+        (t + 1, k + 1): matrix[t][k] for t in range(3) for k in range(t + 1)
+    }
+
+
+def test_damage_is_counted_on_stderr(runs, capsys):
+    (run, *_) = sorted(runs.iterdir())
+    (run / "result.json").write_text("{")
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(runs)])
+    assert ended.value.code == 0
+    assert "1 damaged run left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--table", "matrix"], "of one run"),
+        (["--against", "erx"], "did you mean"),
+        (["--table", "influence", "--check", "none.json"], "cannot read"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_code_2(runs, capsys, arguments, words):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(runs), *arguments])
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert words in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_a_report_never_imports_torch(runs):
+    code = (
+        "import sys; from metasp.cli import main\n"
+        "try: main(['report', sys.argv[1]])\n"
+        "except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(runs)], check=False, capture_output=True)
+    assert done.returncode == 0

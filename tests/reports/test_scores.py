@@ -1,0 +1,146 @@
+"""The main table: groups, labels, bold, bullets, missing seeds, published figures."""
+
+import pytest
+
+from metasp.errors import UserError
+from metasp.reports.configurations import group
+from metasp.reports.records import gather
+from metasp.reports.scores import Comparison, score_tables
+from tests.reports.made import make_run
+
+
+def tables_of(folder, **how):
+    return score_tables(group(gather([folder]).records), Comparison(**how))
+
+
+def labels(folder):
+    return [[row.label for row in g.rows] for g in group(gather([folder]).records)]
+
+
+def cell(table, label, column):
+    (row,) = [row for row in table.rows if row[0].text == label]
+    return row[table.header.index(column)]
+
+
+def test_groups_are_by_benchmark_and_memory_and_the_memoryless_stand_in_each(tmp_path):
+    for memory in (50, 100):
+        make_run(tmp_path, method="er", memory=memory)
+    make_run(tmp_path, method="finetune", memory=0, selection=None)
+    make_run(tmp_path, method="er", memory=300, benchmark="split-cifar10")
+    found = group(gather([tmp_path]).records)
+    assert [(g.benchmark, g.memory) for g in found] == [
+        ("split-cifar10", 300),
+        ("split-digits", 50),
+        ("split-digits", 100),
+    ]
+    assert [[row.label for row in g.rows] for g in found] == [
+        ["er"],
+        ["finetune", "er"],
+        ["finetune", "er"],
+    ]
+
+
+def test_rows_are_named_by_what_sets_them_apart(tmp_path):
+    make_run(tmp_path, method="er")
+    make_run(tmp_path, method="er", rehearse_last=2)
+    make_run(tmp_path, method="er", epochs=9, rehearse_last=9)
+    make_run(tmp_path, method="gem", lr=0.03)
+    make_run(tmp_path, method="metasp", rehearse_last=2, settings={"pseudo_steps": 1})
+    make_run(tmp_path, method="metasp", rehearse_last=2, settings={"pseudo_steps": 3})
+    make_run(tmp_path, method="metasp-only-s", settings={"shuffle_influence": True})
+    assert labels(tmp_path) == [
+        [
+            "er",
+            "er (epochs 9)",
+            "er (rehearse last 2)",
+            "gem",
+            "metasp (pseudo steps 1, rehearse last 2)",
+            "metasp (pseudo steps 3, rehearse last 2)",
+            "metasp-only-s (shuffle influence)",
+        ]
+    ]
+
+
+def test_best_is_bold_but_never_the_bound_of_joint_training(tmp_path):
+    for seed in (1, 2, 3):
+        make_run(tmp_path, 0.9, method="joint", selection=None, memory=0, seed=seed)
+        make_run(tmp_path, 0.6, method="er", seed=seed)
+        make_run(tmp_path, 0.4, method="gem", seed=seed)
+    table = tables_of(tmp_path)[0]
+    assert [cell(table, name, "A_∞").bold for name in ("joint", "er", "gem")] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_bullets_mark_both_directions_and_only_what_is_significant(tmp_path):
+    for seed in range(5):
+        make_run(tmp_path, 0.6, method="metasp-rehsel", seed=seed)
+        make_run(tmp_path, 0.3, method="er", seed=seed)
+        make_run(tmp_path, 0.9, method="gem", seed=seed)
+        make_run(tmp_path, 0.601, method="mir", seed=seed)
+    table = tables_of(tmp_path)[0]
+    marks = {name: cell(table, name, "A_∞").mark for name in ("metasp-rehsel", "er", "gem", "mir")}
+    assert marks == {"metasp-rehsel": "", "er": "●", "gem": "○", "mir": ""}
+    assert "metasp-rehsel is significantly better" in " ".join(table.notes)
+
+
+def test_holm_only_raises_the_p_values(tmp_path):
+    for seed in range(4):
+        for number, name in enumerate(("er", "gem", "mir", "gss")):
+            make_run(tmp_path, 0.5 + 0.01 * number, method=name, seed=seed)
+    raw = tables_of(tmp_path, against="er")[0].data
+    corrected = tables_of(tmp_path, against="er", holm=True)[0].data
+    pairs = [(r["p"], c["p"]) for r, c in zip(raw, corrected) if r["p"] is not None]
+    assert len(pairs) == 12
+    assert all(c >= r for r, c in pairs)
+    assert any(c > r for r, c in pairs)
+
+
+def test_missing_seeds_are_named_and_never_paired(tmp_path):
+    for seed in (1, 2, 3, 4):
+        make_run(tmp_path, 0.6, method="metasp-rehsel", seed=seed)
+    for seed in (2, 3, 9):
+        make_run(tmp_path, 0.3, method="er", seed=seed)
+    table = tables_of(tmp_path)[0]
+    assert cell(table, "er", "seeds").text == "3 of 5"
+    notes = " ".join(table.notes)
+    assert "er lacks seed 1, 4" in notes
+    assert "metasp-rehsel lacks seed 9" in notes
+    (entry,) = [d for d in table.data if d["label"] == "er" and d["metric"] == "A_inf"]
+    assert (entry["pairs"], entry["missing_seeds"]) == (2, "1 4")
+
+
+def test_published_figures_stand_beside_ours_but_not_beside_a_control(tmp_path):
+    common = {"benchmark": "split-cifar10", "memory": 500}
+    make_run(tmp_path, 0.5, method="er", **common)
+    make_run(tmp_path, 0.5, method="er", rehearse_last=2, **common)
+    make_run(tmp_path, 0.5, method="metasp-rehsel", rehearse_last=2, **common)
+    make_run(tmp_path, 0.5, method="joint", benchmark="split-cifar10", memory=0, selection=None)
+    table = tables_of(tmp_path, paper=True)[0]
+    by_label = {d["label"]: d for d in table.data if d["metric"] == "A_inf"}
+    assert by_label["metasp-rehsel (rehearse last 2)"]["published"] == 50.10
+    assert by_label["joint"]["published"] == 91.79
+    assert by_label["er (rehearse last 2)"]["published"] is None
+    ours = by_label["er"]
+    assert ours["difference"] == pytest.approx(ours["mean"] - ours["published"])
+    assert tables_of(tmp_path)[0].header == ("method", "seeds", "A_1", "A_∞", "A_m", "BWT")
+
+
+def test_versions_are_footnoted_where_they_differ(tmp_path):
+    make_run(tmp_path, method="er", version="0.1.0")
+    assert not any("version" in note for note in tables_of(tmp_path)[0].notes)
+    make_run(tmp_path, method="gem", version="0.2.0")
+    assert any("0.1.0: er; 0.2.0: gem" in note for note in tables_of(tmp_path)[0].notes)
+
+
+def test_whom_to_compare_with_must_be_there_and_be_one(tmp_path):
+    make_run(tmp_path, method="er", epochs=9, rehearse_last=9)
+    make_run(tmp_path, method="er", epochs=8, rehearse_last=8)
+    make_run(tmp_path, method="gem")
+    with pytest.raises(UserError, match="did you mean 'gem'"):
+        tables_of(tmp_path, against="gen")
+    with pytest.raises(UserError, match="several rows"):
+        tables_of(tmp_path, against="er")
+    assert tables_of(tmp_path, against="er (epochs 9)")

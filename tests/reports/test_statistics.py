@@ -1,0 +1,60 @@
+"""The statistics against scipy, and Holm against its definition, on random data."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from metasp.reports.statistics import holm, paired, summarise
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mean_std_and_paired_test_are_scipys(seed):
+    random = np.random.default_rng(seed)
+    n = int(random.integers(2, 9))
+    a, b = random.normal(50, 5, n), random.normal(52, 5, n)
+    names = random.permutation(np.arange(1231, 1231 + n))
+    ours = paired(
+        {int(s): x for s, x in zip(names, a)},
+        {int(s): x for s, x in sorted(zip(names, b))},  # another order of the same seeds
+    )
+    theirs = stats.ttest_rel(a, b)
+    assert ours.t == pytest.approx(theirs.statistic)
+    assert ours.p == pytest.approx(theirs.pvalue)
+    summary = summarise(list(a))
+    assert summary.mean == pytest.approx(stats.describe(a).mean)
+    assert summary.std**2 == pytest.approx(stats.describe(a).variance)
+
+
+def test_seeds_are_paired_by_value_and_the_rest_is_named():
+    found = paired({1: 5.0, 2: 6.0, 3: 9.0}, {3: 8.0, 2: 5.5, 7: 100.0})
+    assert found.seeds == (2, 3)
+    assert found.only_a == (1,)
+    assert found.only_b == (7,)
+    assert found.difference == pytest.approx(0.75)
+    assert found.p == pytest.approx(stats.ttest_rel([6.0, 9.0], [5.5, 8.0]).pvalue)
+
+
+def test_what_cannot_be_tested_is_not():
+    assert paired({1: 2.0}, {1: 1.0}).p is None
+    assert paired({1: 2.0}, {2: 1.0}).difference is None
+    assert paired({1: 2.0, 2: 3.0}, {1: 2.0, 2: 3.0}).p == 1.0
+    assert paired({1: 2.0, 2: 3.0}, {1: 1.0, 2: 2.0}).p == 0.0
+    assert summarise([]) is None
+    assert summarise([3.0]).std is None
+
+
+@given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.001, 0.999))
+def test_holm_rejects_what_the_step_down_procedure_rejects(ps, level):
+    """Go up from the smallest p; stop at the first that is not below level / (tests left)."""
+    rejected = set()
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        if ps[index] * (len(ps) - rank) > level:
+            break
+        rejected.add(index)
+    assert {i for i, p in enumerate(holm(ps)) if p <= level} == rejected
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])

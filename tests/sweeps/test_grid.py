@@ -1,0 +1,132 @@
+"""A sweep file stands for exactly the runs a reader would write down by hand."""
+
+import pytest
+
+from metasp.errors import UserError
+from metasp.methods import METHODS
+from metasp.sweeps.grid import expand, parse, presets, read_sweep
+from metasp.sweeps.jobs import jobs_of
+
+PAPER = [
+    "paper-table-1",
+    "paper-time",
+    "paper-validation-size",
+    "paper-influence-epochs",
+    "paper-pseudo-steps",
+    "paper-rehearsal",
+    "paper-statistics",
+]
+
+
+def runs(**tables):
+    return [(s.method, s.memory, s.seed, s.rehearse_last) for s in expand(parse(tables, "my.toml"))]
+
+
+def test_the_grid_is_the_product_in_file_order():
+    found = runs(method="er", grid={"memory": [50, 100], "seed": [1, 2]})
+    assert found == [("er", m, s, None) for m in (50, 100) for s in (1, 2)]
+
+
+def test_a_method_without_memory_is_run_once_per_seed_not_once_per_memory():
+    found = runs(grid={"method": ["er", "finetune"], "memory": [50, 100], "seed": [1]})
+    assert sorted(found) == [("er", 50, 1, None), ("er", 100, 1, None), ("finetune", 0, 1, None)]
+
+
+def test_a_table_in_a_list_sets_several_fields_at_once():
+    found = runs(
+        epochs=4,
+        grid={"method": ["er", {"method": "er", "rehearse_last": 2}], "seed": [7]},
+    )
+    assert found == [("er", 200, 7, None), ("er", 200, 7, 2)]
+
+
+def test_an_override_beats_the_grid_for_its_method_only():
+    found = expand(
+        parse(
+            {"grid": {"method": ["er", "joint"], "lr": [0.5]}, "override": {"er": {"lr": 0.1}}},
+            "my.toml",
+        )
+    )
+    assert [(s.method, s.lr) for s in found] == [("er", 0.1), ("joint", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"grid": {"memry": [1]}}, "'memory'"),
+        ({"memry": 1, "grid": {"seed": [1]}}, "'memory'"),
+        ({"grid": {"method": ["err"]}}, "'er'"),
+        ({"grid": {}}, "empty"),
+        ({"method": "er"}, "empty"),
+        ({"grid": {"seed": []}}, "empty list"),
+        ({"grid": {"seed": 3}}, "must be a list"),
+        ({"grid": [{"seed": [3]}]}, "one table"),
+        ({"grid": {"seed": [1]}, "override": {"joint": {"lr": 1}}}, "joint"),
+        ({"grid": {"seed": [1]}, "override": {"er": {"lrr": 1}}}, "'lr'"),
+        ({"grid": {"seed": [1]}, "override": 3}, "tables by method"),
+        ({"grid": {"memory": [-1]}}, "at least 0"),
+        ({"epochs": 2, "grid": {"rehearse_last": [3]}}, "rehearse_last"),
+        ({"grid": {"method": [3]}}, "must be a name"),
+        ({"grid": {"settings": {"nonsense": [3]}}}, "nonsense"),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_the_cure(tables, words):
+    with pytest.raises(UserError) as caught:
+        expand(parse(tables, "my.toml"))
+    assert words in str(caught.value)
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'paper-time'"):
+        read_sweep("paper-tme")
+
+
+def test_a_missing_file_says_so(tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        read_sweep(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize("name", [f"{name}{size}" for name in PAPER for size in ("", "-small")])
+def test_every_preset_of_the_paper_is_there_and_sound(name):
+    assert name in presets()
+    sweep = read_sweep(name)
+    named = {v["method"] for axis in sweep.axes.values() for v in axis if "method" in v}
+    missing = (named | {sweep.base.get("method", "er")}) - set(METHODS)
+    if missing:
+        pytest.skip(f"{name} needs methods that are not in this version: {sorted(missing)}")
+    assert len(expand(sweep)) > 1
+
+
+def test_listing_many_runs_loads_each_data_set_once(monkeypatch, tmp_path):
+    from metasp import benchmarks
+
+    loads = []
+    real = benchmarks.BENCHMARKS["split-digits"]
+    monkeypatch.setitem(
+        benchmarks.BENCHMARKS, "split-digits", lambda data: loads.append(1) or real(data)
+    )
+    specs = expand(
+        parse(
+            {
+                "grid": {
+                    "class_order": ["fixed", "shuffled"],
+                    "memory": list(range(20, 40)),
+                    "seed": [1, 2, 3, 4, 5],
+                }
+            },
+            "my.toml",
+        )
+    )
+    jobs = jobs_of(specs, tmp_path, None)
+    assert len(jobs) == 200
+    assert len(loads) == 1
+
+
+def test_the_listed_name_is_the_one_a_single_run_would_have(tmp_path):
+    from metasp.experiment import prepare
+
+    for spec in expand(
+        parse({"class_order": "shuffled", "grid": {"seed": [3], "method": ["er", "joint"]}}, "x")
+    ):
+        (job,) = jobs_of([spec], tmp_path, None)
+        assert job.path == prepare(spec, tmp_path).directory.path

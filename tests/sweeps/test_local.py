@@ -1,0 +1,181 @@
+"""Sweeps as real processes: killed, interrupted, failing, and always the same results."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from metasp.experiment import prepare
+from metasp.store import runs_in
+from metasp.sweeps.grid import expand, read_sweep
+
+SOURCE = Path(__file__).parents[2] / "src"
+SWEEP = """
+threads = 1
+width = 4
+limit_per_class = 60
+memory = 40
+epochs = {epochs}
+[grid]
+method = ["er", "finetune"]
+"""
+FAILING = SWEEP.replace('"finetune"', '{{ method = "er", lr = 1e18 }}')
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from metasp.cli import main; main()", "sweep", *arguments]
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        command(*arguments),
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    process = start(*arguments)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def results(folder: Path) -> dict:
+    """What each run came to, without the times."""
+    return {
+        run.path.name: {key: run.result()[key] for key in ("spec", "class_il", "task_il")}
+        for run in runs_in(folder)
+        if run.result()
+    }
+
+
+def expected(file: Path, folder: Path) -> dict:
+    """The same specs, run one by one in this process."""
+    for spec in expand(read_sweep(str(file))):
+        for _ in prepare(spec, folder).events():
+            pass
+    return results(folder)
+
+
+def wait_for(question, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not question():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def checkpoints(folder: Path) -> set[Path]:
+    return {path.parent.parent for path in folder.glob("*/checkpoint/*.json")}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP.format(epochs=12))
+    return file
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_it_comes_to_the_same_results(sweep, tmp_path):
+    runs = tmp_path / "runs"
+    options = (str(sweep), "--runs", str(runs), "--jobs", "2", "--checkpoint-seconds", "0.1")
+    process = start(*options)
+    wait_for(lambda: len(checkpoints(runs)) == 2)
+    children = [int((path / "lock").read_text()) for path in checkpoints(runs)]
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: not any(alive(pid) for pid in children), 20)
+    assert not results(runs), "the sweep was over before it was killed: give it more to do"
+    code, out, err = run(*options, "--json")
+    assert code == 0, err
+    assert json.loads(out)["done"] == 2
+    assert results(runs) == expected(sweep, tmp_path / "plain")
+    before = {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
+    code, out, _ = run(*options)
+    assert code == 0
+    assert "started" not in out
+    assert before == {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
+
+
+@pytest.mark.slow
+def test_one_failing_run_does_not_stop_the_others(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(FAILING.format(epochs=1))
+    code, out, err = run(str(file), "--runs", str(tmp_path / "runs"), "--json")
+    assert code == 1
+    summary = json.loads(out)
+    assert (summary["done"], summary["failed"]) == (1, 1)
+    (failed,) = [entry for entry in summary["runs"] if entry["state"] == "failed"]
+    assert "NaN or infinite" in failed["reason"]
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_ctrl_c_stores_a_checkpoint_of_every_run_and_says_how_to_go_on(tmp_path):
+    sweep, runs = tmp_path / "sweep.toml", tmp_path / "runs"
+    sweep.write_text(SWEEP.format(epochs=100))
+    process = start(str(sweep), "--runs", str(runs), "--jobs", "2", "--checkpoint-seconds", "900")
+    wait_for(lambda: len(list(runs.glob("*/lock"))) == 2)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"metasp sweep {sweep} --runs {runs}" in out
+    assert len(checkpoints(runs)) == 2
+
+
+def test_a_dry_run_lists_everything_and_writes_nothing(sweep, tmp_path):
+    from metasp.cli import main
+
+    runs = tmp_path / "runs"
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", str(sweep), "--runs", str(runs), "--dry-run"])
+    assert ended.value.code == 0
+    assert not runs.exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_begin_fails_with_the_reason(sweep, tmp_path, monkeypatch):
+    from metasp.sweeps.jobs import jobs_of
+    from metasp.sweeps.local import Local
+
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    (job, _) = jobs_of(expand(read_sweep(str(sweep))), tmp_path / "runs", None)
+    # The folder of the run is taken by a file: the child cannot even begin.
+    job.path.parent.mkdir()
+    job.path.write_text("in the way")
+    (*_, last) = Local(jobs=1).run([job], lambda: False)
+    assert last.state == "failed"
+    assert "is damaged" in last.note
+
+
+@pytest.mark.slow
+def test_a_child_that_is_killed_is_a_failure_and_the_next_sweep_completes_it(sweep, tmp_path):
+    runs = tmp_path / "runs"
+    options = (str(sweep), "--runs", str(runs), "--jobs", "1", "--checkpoint-seconds", "0.1")
+    process = start(*options, "--json")
+    wait_for(lambda: checkpoints(runs))
+    (first,) = checkpoints(runs)
+    os.kill(int((first / "lock").read_text()), signal.SIGKILL)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    states = {Path(entry["run"]).name: entry for entry in json.loads(out)["runs"]}
+    assert states[first.name]["state"] == "failed"
+    assert "SIGKILL" in states[first.name]["reason"]
+    code, _, _ = run(*options)
+    assert code == 0
+    assert len(results(runs)) == 2
