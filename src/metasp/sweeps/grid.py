@@ -127,7 +127,7 @@ def spec_of(values: Values, source: str) -> RunSpec:
 
 def own_settings(name: str) -> set[str]:
     """The names of a method's own settings."""
-    return {entry.name for entry in fields(METHODS[name].Settings)}
+    return {entry.name for entry in fields(METHODS[name].kind.Settings)}
 
 
 def point(values: Values) -> str:
