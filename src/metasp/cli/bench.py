@@ -11,6 +11,9 @@ from metasp.errors import unknown
 
 BENCHES = {
     "engine": "our ER step against a bare hand-written PyTorch loop",
+    "step": "one step of every method against one of ER",
+    "influence": "the influence step against ER, and against the released way",
+    "total": "a whole run of MetaSP against one of ER",
 }
 
 EXAMPLES = """
@@ -25,7 +28,8 @@ Examples:
 @click.argument("what")
 @json_option
 def command(what: str, as_json: bool) -> None:
-    """Measure WHAT: engine (our step against a bare loop)."""
+    """Measure WHAT: engine (our step against a bare loop), step (every method against ER),
+    influence (the influence step against ER and the released way) or total (whole runs)."""
     if what not in BENCHES:
         raise unknown("benchmark", what, BENCHES)
     bench = importlib.import_module(f"metasp.bench.{what}")
