@@ -24,6 +24,7 @@ __all__ = [
     "Transform",
     "assemble",
     "load_benchmark",
+    "load_source",
     "split",
 ]
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "figures": "Figures of stored runs, each with its data.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
     "suspects": "List the examples most likely mislabelled.",
+    "influence-check": "Compare influence approximations with the exact influence.",
     "bench": "Measure speed as ratios on this machine.",
 }
 

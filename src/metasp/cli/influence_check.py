@@ -1,0 +1,122 @@
+"""metasp influence-check: the paper's approximation table, measured here."""
+
+import json
+import statistics
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from metasp.cli.options import data_option, json_option
+
+EXAMPLES = """
+\b
+Examples:
+  metasp influence-check
+  metasp influence-check --data ../shared/data --figure check.png
+  metasp influence-check --json > check.json
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@data_option
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--damping",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="Damping λ of the exact influence; MetaSP's steps follow αK = 1/λ.",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Pseudo steps K."
+)
+@click.option(
+    "--figure",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw the dependence on λ and K into this file (PNG or SVG).",
+)
+@json_option
+def command(
+    data: Path | None, seeds: int, damping: float, steps: int, figure: Path | None, as_json: bool
+) -> None:
+    """Compare the signs of Larsen's, Luketina's, Neumann's and MetaSP's influence with the exact
+    Hessian influence: on 1000 Fashion-MNIST examples if --data has them, else on the digits."""
+    from metasp.influence.approximation import influence_check, render
+
+    what, (x, y, goal_x, goal_y) = examples(data)
+    with Console(stderr=True).status(f"checking influence on {what}, {seeds} seeds …"):
+        check = influence_check(
+            x, y, goal_x, goal_y, seeds=tuple(range(seeds)), damping=damping, steps=steps
+        )
+    if figure is not None:
+        draw(check, what, figure)
+    if as_json:
+        print(json.dumps({"data": what, "methods": mean_counts(check), **asdict(check)}))
+        return
+    print(f"data: {what}")
+    for line in render(check):
+        print(line)
+    if figure is not None:
+        print(f"figure: {figure}")
+
+
+def examples(data: Path | None) -> tuple[str, tuple[Any, ...]]:
+    """The first 1000 training and 500 test examples, pixels from 0 to 1."""
+    import torch
+
+    from metasp.benchmarks import load_source
+    from metasp.spec import RunSpec
+
+    found = data is not None and (data / "fashion_mnist").is_dir()
+    name = "split-fashion-mnist" if found else "split-digits"
+    source = load_source(RunSpec(benchmark=name), data)
+    train = source.train.take(torch.arange(min(1000, len(source.train))))
+    test = source.test.take(torch.arange(min(500, len(source.test))))
+    arrays = (train.inputs / 255, train.labels, test.inputs / 255, test.labels)
+    return f"{source.name}, {train.size} training and {test.size} test examples", arrays
+
+
+def mean_counts(check: Any) -> list[dict[str, Any]]:
+    """One row of the table per method: counts averaged over the seeds, to whole examples."""
+    rows = []
+    for method, counts in check.counts.items():
+        names = [entry.name for entry in fields(counts[0])]
+        means = {name: round(statistics.mean(getattr(c, name) for c in counts)) for name in names}
+        rows.append({"method": method, "examples": sum(means.values()), **means})
+    return rows
+
+
+def draw(check: Any, what: str, path: Path) -> None:
+    """Agreement against K, one line per method and damping."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    colours = {1.0: "#0072B2", 3.0: "#D55E00", 10.0: "#009E73"}
+    for method, style in (("MetaSP", "o-"), ("Neumann", "s--")):
+        for damping in sorted({point.damping for point in check.dependence}):
+            points = [p for p in check.dependence if (p.method, p.damping) == (method, damping)]
+            points.sort(key=lambda point: point.steps)
+            axes.errorbar(
+                [p.steps for p in points],
+                [100 * statistics.mean(p.agreement) for p in points],
+                [
+                    100 * statistics.stdev(p.agreement) if len(p.agreement) > 1 else 0
+                    for p in points
+                ],
+                fmt=style,
+                color=colours.get(damping, "#555555"),
+                label=f"{method}, λ = {damping:g}",
+                capsize=2,
+            )
+    axes.set_xscale("log")
+    axes.set_xticks(steps := sorted({p.steps for p in check.dependence}), [str(k) for k in steps])
+    axes.set_xlabel("steps K, with αK = 1/λ")
+    axes.set_ylabel("signs that agree with the exact influence, %")
+    axes.set_title(what, fontsize=10)
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
