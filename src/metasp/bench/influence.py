@@ -92,7 +92,9 @@ class Workbench:
         weights = torch.full((len(x),), 1.0 / len(x), requires_grad=True)
         buffers = {k: b.clone() for k, b in self.model.named_buffers()}
         losses = LOSS(functional_call(self.model, {**theta, **buffers}, (x,)), y)
-        grads = torch.autograd.grad((weights * losses).sum(), list(theta.values()), create_graph=True)
+        grads = torch.autograd.grad(
+            (weights * losses).sum(), list(theta.values()), create_graph=True
+        )
         moved = {k: p - self.setting.lr * g for (k, p), g in zip(theta.items(), grads)}
         goal_losses = LOSS(functional_call(self.model, {**moved, **buffers}, (goal[0],)), goal[1])
         return torch.autograd.grad(goal_losses.mean(), weights)[0]
