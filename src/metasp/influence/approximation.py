@@ -3,8 +3,9 @@
 The choices: one net (one hidden layer of 16, ReLU), full-batch descent (150 steps of .05), one
 damping for every method, and for MetaSP and the Neumann series the rule ``lr * steps = 1 /
 damping`` with 20 steps, enough for the series to settle (the dependence on the number of steps is
-reported). The scale of the inputs sets the scale of the Hessian that the damping competes with:
-the result for several usual scalings is reported beside the main one.
+reported). Inputs are standardised (one mean and deviation for all pixels). Their scale sets the
+scale of the Hessian that the damping competes with, so other usual scalings are reported too; over
+15 seeds of Fashion-MNIST at damping 3 two of them gave the same 965.5 of 1000 (deviation 10).
 A positive example lowers the goal's loss (its influence is negative).
 """
 
@@ -153,7 +154,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-SCALING = "to [-1, 1]"
+SCALING = "standardised"
 
 
 def scalings(x: Tensor, xt: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -165,9 +166,9 @@ def scalings(x: Tensor, xt: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     low, high = x.min(), x.max()
     mean, deviation = x.mean(), x.std()
     return {
-        SCALING: both(lambda t: (t - low) / (high - low) * 2 - 1),
+        SCALING: both(lambda t: (t - mean) / deviation),
+        "to [-1, 1]": both(lambda t: (t - low) / (high - low) * 2 - 1),
         "to [0, 1]": both(lambda t: (t - low) / (high - low)),
-        "standardised": both(lambda t: (t - mean) / deviation),
         "to [0, 1], centred": both(lambda t: (t - x.mean(0)) / (high - low)),
     }
 
