@@ -1,5 +1,6 @@
 """What an influence step costs, as a multiple of a plain rehearsal (ER) step."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -92,7 +93,9 @@ class Workbench:
         weights = torch.full((len(x),), 1.0 / len(x), requires_grad=True)
         buffers = {k: b.clone() for k, b in self.model.named_buffers()}
         losses = LOSS(functional_call(self.model, {**theta, **buffers}, (x,)), y)
-        grads = torch.autograd.grad((weights * losses).sum(), list(theta.values()), create_graph=True)
+        grads = torch.autograd.grad(
+            (weights * losses).sum(), list(theta.values()), create_graph=True
+        )
         moved = {k: p - self.setting.lr * g for (k, p), g in zip(theta.items(), grads)}
         goal_losses = LOSS(functional_call(self.model, {**moved, **buffers}, (goal[0],)), goal[1])
         return torch.autograd.grad(goal_losses.mean(), weights)[0]
@@ -126,7 +129,12 @@ class Workbench:
         self.model.train()
 
 
-def measure(setting: Setting, names: tuple[str, ...], repeats: int) -> Line:
+def measure(
+    setting: Setting,
+    names: tuple[str, ...],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Line:
     """Interleaved timings of some kinds of step in one setting."""
     bench = Workbench(setting)
     kinds: dict[str, Callable[[], None]] = {
@@ -137,21 +145,29 @@ def measure(setting: Setting, names: tuple[str, ...], repeats: int) -> Line:
         "er uncoupled": lambda: bench.apart(bench.er),
         "uncoupled": lambda: bench.apart(bench.ours),
     }
-    seconds = interleave({name: kinds[name] for name in names}, repeats)
+    seconds = interleave({name: kinds[name] for name in names}, repeats, clock=clock)
     return Line(setting, seconds, dict(bench.paths))
 
 
 def influence_bench(
-    repeats: int = 9, growth: bool = True, threads: int = 1, setting: Setting | None = None
+    repeats: int = 9,
+    growth: bool = True,
+    threads: int = 1,
+    setting: Setting | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> InfluenceBench:
-    """Measure everything; about five minutes with growth, two without."""
+    """Measure everything; about five minutes with growth, two without.
+
+    On a machine that others use, ``clock=time.process_time`` (one thread) leaves out their share.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     base = setting or Setting()
     try:
         all_kinds = ("er", "released", "ours", "head", "er uncoupled", "uncoupled")
         main = tuple(
-            measure(replace(base, channels_last=last), all_kinds, repeats) for last in (False, True)
+            measure(replace(base, channels_last=last), all_kinds, repeats, clock)
+            for last in (False, True)
         )
         lines: list[Line] = []
         if growth:
@@ -162,7 +178,7 @@ def influence_bench(
             others += [replace(base, steps=k) for k in (2, 3, 5)]
             others += [replace(base, width=w) for w in (base.width // 2, base.width * 2)]
             few = max(2, repeats // 3)
-            lines = [measure(other, ("er", "ours"), few) for other in others]
+            lines = [measure(other, ("er", "ours"), few, clock) for other in others]
         return InfluenceBench(machine(), main, tuple(lines), measure_memory(base))
     finally:
         torch.set_num_threads(before)

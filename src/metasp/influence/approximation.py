@@ -1,13 +1,18 @@
 """The paper's approximation table: signs of influence against the exact Hessian influence.
 
-Fixed before looking: one net (one hidden layer of 16, ReLU), full-batch descent (150 steps of
-.05), one damping for every method, and for MetaSP and the Neumann series the rule
-``lr * steps = 1 / damping``. A positive example lowers the goal's loss (its influence is negative).
+The choices: one net (one hidden layer of 16, ReLU), full-batch descent (150 steps of .05), one
+damping for every method, and for MetaSP and the Neumann series the rule ``lr * steps = 1 /
+damping`` with 20 steps, enough for the series to settle (the dependence on the number of steps is
+reported). Inputs are standardised (one mean and deviation for all pixels). Their scale sets the
+scale of the Hessian that the damping competes with, so other usual scalings are reported too; over
+15 seeds of Fashion-MNIST at damping 3 two of them gave the same 965.5 of 1000 (deviation 10).
+A positive example lowers the goal's loss (its influence is negative).
 """
 
 import csv
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -63,6 +68,7 @@ class InfluenceCheck:
     steps: int
     counts: dict[str, tuple[Counts, ...]]
     dependence: tuple[Point, ...]
+    scalings: dict[str, tuple[float, ...]]
     accuracy: tuple[float, ...]
 
 
@@ -73,7 +79,9 @@ def count_signs(found: Tensor, wanted: Tensor) -> Counts:
     return Counts(*(int(hit.sum()) for hit in pairs))
 
 
-def trained(train: Pair, seed: int, hidden: int = 16, steps: int = 150, lr: float = 0.05) -> nn.Module:
+def trained(
+    train: Pair, seed: int, hidden: int = 16, steps: int = 150, lr: float = 0.05
+) -> nn.Module:
     """A net with one hidden layer after full-batch descent; float64."""
     x, y = train
     with torch.random.fork_rng(devices=[]):
@@ -107,9 +115,9 @@ def influence_check(
     labels: Tensor,
     test_inputs: Tensor,
     test_labels: Tensor,
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    seeds: Sequence[int] = (1231, 1232, 1233, 1234, 1235),
     damping: float = 3.0,
-    steps: int = 10,
+    steps: int = 20,
     dampings: Sequence[float] = (1.0, 3.0, 10.0),
     step_counts: Sequence[int] = (1, 2, 5, 10, 20),
 ) -> InfluenceCheck:
@@ -117,33 +125,100 @@ def influence_check(
 
     Inputs have any shape (n, ...) and are flattened; the goal is the mean loss of the test set.
     """
-    train = (inputs.flatten(1).double(), labels)
-    goal = (test_inputs.flatten(1).double(), test_labels)
-    counts: dict[str, list[Counts]] = {name: [] for name in METHODS}
-    grid: dict[tuple[str, float, int], list[float]] = {}
-    accuracy = []
-    for seed in seeds:
-        model = trained(train, seed)
-        accuracy.append(float((model(goal[0]).argmax(1) == goal[1]).double().mean()))
-        found = curvature(model, LOSS, train)
-        v = found.gradient(goal)
-        wanted = exact(found, v, damping)
-        for name, values in approximate(found, v, goal, damping, steps).items():
-            counts[name].append(count_signs(values, wanted))
-        for one in dampings:
-            wanted = exact(found, v, one)
-            for k in step_counts:
-                lr = 1.0 / (one * k)
-                pairs = {
-                    "MetaSP": example_influence(model, LOSS, train, goal, lr=lr, steps=k),
-                    "Neumann": neumann(found, v, lr, k),
-                }
-                for name, values in pairs.items():
-                    hit = count_signs(values, wanted)
-                    grid.setdefault((name, one, k), []).append(hit.agreeing / hit.examples)
-    dependence = tuple(Point(*key, tuple(values)) for key, values in grid.items())
-    table = {name: tuple(values) for name, values in counts.items()}
-    return InfluenceCheck(tuple(seeds), damping, steps, table, dependence, tuple(accuracy))
+    with one_thread():
+        x, xt = inputs.flatten(1).double(), test_inputs.flatten(1).double()
+        ways = scalings(x, xt)
+        scaled = {k: ((a, labels), (b, test_labels)) for k, (a, b) in ways.items()}
+        others = {
+            name: tuple(metasp_agreement(train, goal, seed, damping, steps) for seed in seeds)
+            for name, (train, goal) in scaled.items()
+        }
+        train, goal = scaled[SCALING]
+        seen = [_one_seed(train, goal, s, (damping, steps), (dampings, step_counts)) for s in seeds]
+    counts = {name: tuple(one.counts[name] for one in seen) for name in METHODS}
+    dependence = tuple(
+        Point(*key, tuple(one.grid[key] for one in seen)) for key in (seen[0].grid if seen else ())
+    )
+    accuracy = tuple(one.accuracy for one in seen)
+    return InfluenceCheck(tuple(seeds), damping, steps, counts, dependence, others, accuracy)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """These matrices are small: a second thread costs more than it gives, much more if shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+SCALING = "standardised"
+
+
+def scalings(x: Tensor, xt: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Usual ways to scale inputs (n, d), with the training set's figures for both sets."""
+
+    def both(scale: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        return scale(x), scale(xt)
+
+    low, high = x.min(), x.max()
+    mean, deviation = x.mean(), x.std()
+    return {
+        SCALING: both(lambda t: (t - mean) / deviation),
+        "to [-1, 1]": both(lambda t: (t - low) / (high - low) * 2 - 1),
+        "to [0, 1]": both(lambda t: (t - low) / (high - low)),
+        "to [0, 1], centred": both(lambda t: (t - x.mean(0)) / (high - low)),
+    }
+
+
+def metasp_agreement(train: Pair, goal: Pair, seed: int, damping: float, steps: int) -> float:
+    """The fraction of right signs of MetaSP with the rule, for one seed."""
+    model = trained(train, seed)
+    found = curvature(model, LOSS, train)
+    wanted = exact(found, found.gradient(goal), damping)
+    lr = 1.0 / (damping * steps)
+    hit = count_signs(example_influence(model, LOSS, train, goal, lr=lr, steps=steps), wanted)
+    return hit.agreeing / hit.examples
+
+
+@dataclass(frozen=True)
+class _Seed:
+    counts: dict[str, Counts]
+    grid: dict[tuple[str, float, int], float]
+    accuracy: float
+
+
+def _one_seed(
+    train: Pair,
+    goal: Pair,
+    seed: int,
+    rule: tuple[float, int],
+    axes: tuple[Sequence[float], Sequence[int]],
+) -> _Seed:
+    """The table and the dependence for one trained net."""
+    model = trained(train, seed)
+    found = curvature(model, LOSS, train)
+    v = found.gradient(goal)
+    damping, steps = rule
+    wanted = exact(found, v, damping)
+    values = approximate(found, v, goal, damping, steps)
+    counts = {name: count_signs(one, wanted) for name, one in values.items()}
+    grid = {}
+    for strength in axes[0]:
+        wanted = exact(found, v, strength)
+        for k in axes[1]:
+            lr = 1.0 / (strength * k)
+            pairs = {
+                "MetaSP": example_influence(model, LOSS, train, goal, lr=lr, steps=k),
+                "Neumann": neumann(found, v, lr, k),
+            }
+            for name, one in pairs.items():
+                hit = count_signs(one, wanted)
+                grid[name, float(strength), k] = hit.agreeing / hit.examples
+    accuracy = float((model(goal[0]).argmax(1) == goal[1]).double().mean())
+    return _Seed(counts, grid, accuracy)
 
 
 def paper_counts() -> dict[str, Counts]:
@@ -174,20 +249,27 @@ def render(check: InfluenceCheck) -> list[str]:
         f"{'method':<10}{'agree':>16}{'TP':>8}{'TN':>8}{'FP':>8}{'FN':>8}   paper (of 1000)",
     ]
     for name in METHODS:
-        found, theirs = check.counts[name], paper[name]
+        found, published = check.counts[name], paper[name]
         agree = _spread([c.agreeing for c in found])
         cells = "".join(
             f"{statistics.mean(getattr(c, field) for c in found):8.1f}"
             for field in Counts.__dataclass_fields__
         )
         lines.append(
-            f"{name:<10}{agree:>16}{cells}   {theirs.agreeing} = {theirs.true_positive} + "
-            f"{theirs.true_negative}, wrong {theirs.false_positive} + {theirs.false_negative}"
+            f"{name:<10}{agree:>16}{cells}   {published.agreeing} = {published.true_positive} + "
+            f"{published.true_negative}, wrong {published.false_positive} + "
+            f"{published.false_negative}"
         )
     ranking = sorted(METHODS, key=lambda m: -statistics.mean(c.agreeing for c in check.counts[m]))
-    lines += ["", f"ranking here: {' > '.join(ranking)}; in the paper: MetaSP > Neumann > Larsen > "
-              "Luketina", "", "agreement of MetaSP / Neumann, lr = 1 / (damping * steps)"]  # fmt: skip
+    theirs = sorted(METHODS, key=lambda m: -paper[m].agreeing)
+    lines += ["", f"ranking here: {' > '.join(ranking)}; in the paper: {' > '.join(theirs)}"]
+    lines += ["", "agreement of MetaSP / Neumann per 1000, lr = 1 / (damping * steps)"]
     lines += dependence_lines(check)
+    lines += ["", "agreement of MetaSP per 1000 with the same rule, by scaling of the inputs"]
+    lines += [
+        f"  {name:<20}{_spread([1000 * v for v in values])}"
+        for name, values in check.scalings.items()
+    ]
     lines += [
         "",
         "Near a stationary point the pseudo update hardly moves: one step of MetaSP is then "

@@ -7,7 +7,7 @@ examples. Only products with vectors are formed, in batches; there is no matrix 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from metasp.influence.checks import check_losses, check_pair
 from metasp.influence.origin import copies
 from metasp.influence.pseudo import Loss, Named, Pair, Scope, make_plan
 
+DENSE = 2000  # parameters up to which the whole Hessian is cheap
 Operator = Callable[[Tensor], Tensor]
 
 
@@ -49,33 +50,38 @@ class Curvature:
 
     def gradient(self, pair: Pair) -> Tensor:
         """The gradient of the mean loss on ``pair``, shape (P,)."""
-        return grad(lambda t: self.losses(t, pair).mean())(self.theta)
+        slope: Tensor = grad(lambda t: self.losses(t, pair).mean())(self.theta)
+        return slope
 
     def each_gradient(self, pair: Pair) -> Tensor:
         """The gradient of each example's loss, shape (n, P): for goals, which are few."""
         x, y = pair
 
         def one(xi: Tensor, yi: Tensor) -> Tensor:
-            return grad(lambda t: self.losses(t, (xi[None], yi[None])).sum())(self.theta)
+            slope: Tensor = grad(lambda t: self.losses(t, (xi[None], yi[None])).sum())(self.theta)
+            return slope
 
-        return vmap(one)(x, y)
+        slopes: Tensor = vmap(one)(x, y)
+        return slopes
 
     def hessian(self, vectors: Tensor) -> Tensor:
         """Products of the Hessian of the mean training loss, shape (m, P)."""
         slope = grad(lambda t: self.losses(t, self.train).mean())
-        return vmap(lambda v: jvp(slope, (self.theta,), (v,))[1])(vectors)
+        products: Tensor = vmap(lambda v: jvp(slope, (self.theta,), (v,))[1])(vectors)
+        return products
 
     def outer(self, vectors: Tensor) -> Tensor:
         """Products of the mean of g_i g_i over the training examples, shape (m, P)."""
         n = len(self.train[0])
-        _, back = vjp(lambda t: self.losses(t, self.train), self.theta)
-        return vmap(lambda r: back(r / n)[0])(self.examples(vectors))
+        back = vjp(lambda t: self.losses(t, self.train), self.theta)[1]
+        products: Tensor = vmap(lambda r: back(r / n)[0])(self.examples(vectors))
+        return products
 
     def examples(self, vectors: Tensor) -> Tensor:
         """The slope of each training loss along each vector, shape (m, n)."""
-        return vmap(lambda v: jvp(lambda t: self.losses(t, self.train), (self.theta,), (v,))[1])(
-            vectors
-        )
+        all_losses = partial(self.losses, pair=self.train)
+        slopes: Tensor = vmap(lambda v: jvp(all_losses, (self.theta,), (v,))[1])(vectors)
+        return slopes
 
 
 def curvature(model: nn.Module, loss_fn: Loss, train: Pair, scope: Scope = None) -> Curvature:
@@ -158,6 +164,10 @@ def influence_matrix(
 
 def exact(found: Curvature, v: Tensor, damping: float) -> Tensor:
     """``-v (H + damping)^-1 g_i`` for a goal gradient v (P,); shape (n,)."""
+    if len(v) <= DENSE:  # a direct solution also serves a Hessian with negative curvature
+        matrix = found.hessian(torch.eye(len(v), dtype=v.dtype, device=v.device))
+        matrix.diagonal().add_(damping)
+        return -found.examples(torch.linalg.solve(matrix, v)[None])[0]
     return -found.examples(solve(found.hessian, v[None], damping))[0]
 
 
@@ -178,5 +188,3 @@ def neumann(found: Curvature, v: Tensor, lr: float, steps: int) -> Tensor:
         total = total + lr * term
         term = term - lr * found.hessian(term)
     return -found.examples(total)[0]
-
-
