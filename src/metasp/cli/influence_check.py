@@ -22,7 +22,13 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @data_option
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of nets, with seeds from 1231 on.",
+)
 @click.option(
     "--damping",
     type=click.FloatRange(min=0, min_open=True),
@@ -49,7 +55,13 @@ def command(
     what, (x, y, goal_x, goal_y) = examples(data)
     with Console(stderr=True).status(f"checking influence on {what}, {seeds} seeds …"):
         check = influence_check(
-            x, y, goal_x, goal_y, seeds=tuple(range(seeds)), damping=damping, steps=steps
+            x,
+            y,
+            goal_x,
+            goal_y,
+            seeds=tuple(range(1231, 1231 + seeds)),
+            damping=damping,
+            steps=steps,
         )
     if figure is not None:
         draw(check, what, figure)
@@ -64,10 +76,10 @@ def command(
 
 
 def examples(data: Path | None) -> tuple[str, tuple[Any, ...]]:
-    """The first 1000 training and 500 test examples, pixels from 0 to 1."""
+    """The first 1000 training and 500 test examples, normalised as for training."""
     import torch
 
-    from metasp.benchmarks import load_source
+    from metasp.benchmarks import Transform, load_source
     from metasp.spec import RunSpec
 
     found = data is not None and (data / "fashion_mnist").is_dir()
@@ -75,7 +87,8 @@ def examples(data: Path | None) -> tuple[str, tuple[Any, ...]]:
     source = load_source(RunSpec(benchmark=name), data)
     train = source.train.take(torch.arange(min(1000, len(source.train))))
     test = source.test.take(torch.arange(min(500, len(source.test))))
-    arrays = (train.inputs / 255, train.labels, test.inputs / 255, test.labels)
+    scale = Transform(source.mean, source.std)
+    arrays = (scale(train.inputs), train.labels, scale(test.inputs), test.labels)
     return f"{source.name}, {train.size} training and {test.size} test examples", arrays
 
 

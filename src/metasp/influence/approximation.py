@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from metasp.influence.core import example_influence
 from metasp.influence.hessian import Curvature, curvature, exact, larsen, luketina, neumann
@@ -84,10 +86,14 @@ def trained(
 ) -> nn.Module:
     """A net with one hidden layer after full-batch descent; float64."""
     x, y = train
-    with torch.random.fork_rng(devices=[]):
-        torch.random.manual_seed(seed)
-        classes = int(y.max()) + 1
-        model = nn.Sequential(nn.Linear(x.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (x.shape[1], hidden, int(y.max()) + 1)
+    layers = [skip_init(nn.Linear, a, b) for a, b in pairwise(sizes)]
+    for layer in layers:
+        bound = layer.in_features**-0.5
+        nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1])
     model = model.double()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(steps):
