@@ -1,0 +1,76 @@
+"""The timing helper and the benchmark's steps; nothing here asserts a speed."""
+
+import pytest
+import torch
+
+from metasp.bench.influence import (
+    InfluenceBench,
+    Line,
+    Setting,
+    Workbench,
+    measure,
+    measure_memory,
+    render,
+)
+from metasp.bench.timing import Timing, interleave, machine, peak_bytes, summary
+
+SMALL = Setting(width=2, batch=6, goal=4)
+
+
+def test_calls_take_turns():
+    order = []
+    ticks = iter(range(100))
+    found = interleave(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")},
+        repeats=3,
+        warmup=1,
+        clock=lambda: float(next(ticks)),
+    )
+    assert order == ["a", "b"] * 4
+    assert found["a"] == Timing(1.0, 1.0, 1.0)
+
+
+def test_summary():
+    assert summary([1.0, 2.0, 3.0, 4.0, 5.0]) == Timing(3.0, 2.0, 4.0)
+    assert summary([2.0]).spread == 0.0
+
+
+def test_peak_counts_what_lives_together():
+    one = peak_bytes(lambda: torch.empty(1 << 20))
+    two = peak_bytes(lambda: [torch.empty(1 << 20), torch.empty(1 << 20)])
+    assert one == pytest.approx(4 << 20, rel=0.01)
+    assert two == pytest.approx(8 << 20, rel=0.01)
+
+
+def test_machine_is_one_line():
+    assert torch.__version__ in machine()
+    assert "\n" not in machine()
+
+
+def test_both_ways_take_the_same_step():
+    """The released way averages, so compare its two influences with ours by hand."""
+    bench = Workbench(SMALL)
+    from metasp.influence import sp_influence
+
+    found = sp_influence(bench.model.double(), *_double(bench), lr=SMALL.lr)
+    for wanted, goal in ((found.stability, bench.old), (found.plasticity, bench.new)):
+        got = bench._through_the_update((goal[0].double(), goal[1]))
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-7)
+
+
+def _double(bench):
+    from metasp.bench.influence import LOSS
+
+    bench.batch = (bench.batch[0].double(), bench.batch[1])
+    pairs = [(x.double(), y) for x, y in (bench.batch, bench.old, bench.new)]
+    return LOSS, *pairs
+
+
+def test_render():
+    kinds = ("er", "released", "ours", "head", "er uncoupled", "uncoupled")
+    line = measure(SMALL, kinds, 1)
+    assert line.paths == {"ours": "tape", "head": "tape", "uncoupled": "dot"}
+    growth = (Line(SMALL, line.seconds, {}),)
+    text = "\n".join(render(InfluenceBench("m", (line,), growth, measure_memory(SMALL))))
+    assert "(b) / (c)" in text
+    assert "growth" in text
