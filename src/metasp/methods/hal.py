@@ -35,6 +35,12 @@ class HALSettings(Settings):
     feature_weight: float = setting(
         0.1, "Pull of an anchor to the mean feature of its task (γ).", least=0
     )
+    drift_at: str = setting(
+        "trial",
+        "Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is what "
+        "public code does.",
+        choices=("trial", "now"),
+    )
 
 
 @final
@@ -53,27 +59,33 @@ class HAL(Method):
         self.mean_feature = None
 
     def step(self, new: Batch, phase: Phase) -> Step:
-        learner, settings = self.learner, self.settings
+        learner = self.learner
         with features_seen(learner.model) as seen:
             losses = learner.losses(learner.with_replay(new))
         self.note_features(seen[0][: new.size].detach())
         learner.optimizer.zero_grad()
         torch.autograd.backward(losses.mean())
         if self.anchors is not None:
-            torch.autograd.backward(settings.anchor_weight * self.drift(self.anchors))
+            for parameter, part in self.drift_gradient(self.anchors):
+                parameter.grad = part if parameter.grad is None else parameter.grad + part
         learner.optimizer.step()
         return Step(float(losses.detach().mean()))
 
-    def drift(self, anchors: Tensor) -> Tensor:
-        """How far the step along the gradients that have just been computed would move the
-        predictions on the anchors: mean over them of ‖trial − now‖², differentiable in now."""
-        model = self.learner.model
-        grads = {name: p.grad for name, p in trainable(model).items() if p.grad is not None}
-        with evaluating(model), kept_random_state(self.learner.device):
-            with torch.no_grad(), self.learner.autocast():
-                trial: Tensor = evaluate_at(model, stepped(self.learner, grads), anchors)
-            now = self.learner.outputs(anchors)
-        return (trial.float() - now).square().sum(1).mean()
+    def drift_gradient(self, anchors: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        """Each parameter with the gradient of λ·mean‖trial − now‖² over the anchors, where trial
+        are the predictions after the step along the gradients that have just been computed. One
+        side is differentiated, at its own parameters, and the other is constant."""
+        learner, model, named = self.learner, self.learner.model, trainable(self.learner.model)
+        now = {name: p.detach() for name, p in named.items()}
+        trial = stepped(learner, {k: p.grad for k, p in named.items() if p.grad is not None})
+        moving, fixed = (trial, now) if self.settings.drift_at == "trial" else (now, trial)
+        leaves = {name: tensor.requires_grad_() for name, tensor in moving.items()}
+        with evaluating(model), kept_random_state(learner.device), learner.autocast():
+            target = evaluate_at(model, fixed, anchors).detach()
+            drift = (evaluate_at(model, leaves, anchors) - target).float().square().sum(1).mean()
+        loss = self.settings.anchor_weight * drift
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        return [(named[name], part) for name, part in zip(leaves, found) if part is not None]
 
     def note_features(self, features: Tensor) -> None:
         """Follow the mean feature (d,) of the task's batches."""
