@@ -62,7 +62,7 @@ def test_a_gradient_like_those_in_memory_never_enters_a_full_one():
 
 def test_an_opposed_gradient_replaces_by_the_stated_chances():
     """Slot i is challenged with chance s_i / Σs and given up with chance s_i / (s_i + s_new)."""
-    held, own, draws = torch.tensor([2.0, 1.0, 0.5, 0.5]), 0.5, 6000
+    held, own, draws = torch.tensor([2.0, 1.0, 0.5, 0.5]), 0.5, 3000
     generator = torch.Generator().manual_seed(1)
     memory, counts = full_memory(), torch.zeros(4)
     for _ in range(draws):

@@ -7,7 +7,7 @@ import torch
 
 from tests.methods.worlds import changed, digits, everything, train, weights
 
-ROWS = torch.arange(8)
+ROWS, WEIGHT = torch.arange(8), 0.05
 
 
 def with_anchors(**changes):
@@ -20,7 +20,7 @@ def with_anchors(**changes):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("side", ["trial", "now"])
 def test_a_step_is_the_trial_step_undone_and_the_anchors_added(momentum, side):
-    settings = {"anchor_steps": 2, "anchor_weight": 0.7, "drift_at": side}
+    settings = {"anchor_steps": 2, "anchor_weight": WEIGHT, "drift_at": side}
     trainer = with_anchors(momentum=momentum, settings=settings, lr=0.01)
     twin = copy.deepcopy(trainer)
     new = trainer.tasks[2].train.take(torch.arange(8))
@@ -36,14 +36,15 @@ def test_a_step_is_the_trial_step_undone_and_the_anchors_added(momentum, side):
     for mine, theirs in zip(tried.parameters(), model.parameters()):
         mine.grad = theirs.grad.clone()
     trial_optimizer.step()
-    trial, now = tried.eval()(anchors), model.eval()(anchors)
-    if side == "now":
-        (0.7 * ((trial.detach() - now) ** 2).sum(1).mean()).backward()
-    else:
-        trial_optimizer.zero_grad()
-        (0.7 * ((trial - now.detach()) ** 2).sum(1).mean()).backward()
-        for mine, theirs in zip(tried.parameters(), model.parameters()):
-            theirs.grad += mine.grad
+    trial, now = tried(anchors), model(anchors)
+    moving, fixed = (trial, now) if side == "trial" else (now, trial)
+    loss = WEIGHT * ((moving - fixed.detach()) ** 2).sum(1).mean()
+    net = tried if side == "trial" else model
+    parts = torch.autograd.grad(loss, list(net.parameters()))
+    own = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    assert torch.cat([part.flatten() for part in parts]).norm() < own  # nothing is shortened
+    for parameter, part in zip(model.parameters(), parts):
+        parameter.grad += part
     optimizer.step()
     torch.testing.assert_close(weights(trainer), weights(twin), atol=1e-6, rtol=1e-5)
 
@@ -56,21 +57,31 @@ def test_predictions_on_anchors_are_tied():
         trainer = with_anchors(settings={"anchor_steps": 2}, lr=0.01)
         trainer.method.settings = type(trainer.method.settings)(**settings)
         model, anchors = trainer.learner.model, trainer.method.anchors
-        trainer.learner.losses(trainer.learner.prepare(trainer.tasks[2].train.take(ROWS)))
         start = copy.deepcopy(model)
         trainer.method.step(trainer.tasks[2].train.take(ROWS), None)
-        # The step also moves the running statistics: compare weights under one set of them.
-        start.load_state_dict(dict(model.named_buffers()), strict=False)
         with torch.no_grad():
-            return float((copy.deepcopy(model).eval()(anchors) - start.eval()(anchors)).norm())
+            return float((copy.deepcopy(model)(anchors) - start(anchors)).norm())
 
-    free, light, heavy = moved(0.0), moved(1.0), moved(5.0)
+    free, light, heavy = moved(0.0), moved(0.3), moved(2.0)
     assert heavy < light < free
     assert heavy < 0.9 * free
-    assert moved(5.0, "now") > free
+    assert moved(2.0, "now") > free
 
 
-@pytest.mark.parametrize("backbone", ["mlp", "convnet", "resnet18"])
+def test_the_pull_of_anchors_is_never_longer_than_the_gradient():
+    trainer = with_anchors(settings={"anchor_steps": 2, "anchor_weight": 1e6}, lr=0.01)
+    twin = copy.deepcopy(trainer)
+    twin.method.anchors = None
+    start = weights(trainer)
+    for each in (trainer, twin):
+        each.method.step(trainer.tasks[2].train.take(ROWS), None)
+    pull = weights(trainer) - weights(twin)
+    assert float(pull.norm()) == pytest.approx(float((weights(twin) - start).norm()), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "backbone", ["mlp", "convnet", pytest.param("resnet18", marks=pytest.mark.slow)]
+)
 def test_learned_anchors_would_be_forgotten_more(backbone):
     trainer = digits(
         "hal", backbone=backbone, width=16 if backbone == "mlp" else 4, lr=0.1, epochs=3
@@ -83,7 +94,7 @@ def test_learned_anchors_would_be_forgotten_more(backbone):
     anchors = method.learn_anchors(starts, forgetful)
     assert changed(before, everything(trainer)) == []
 
-    now = copy.deepcopy(learner.model).eval()
+    now = copy.deepcopy(learner.model)
     later = copy.deepcopy(now)
     later.load_state_dict(forgetful, strict=False)
 
@@ -94,7 +105,7 @@ def test_learned_anchors_would_be_forgotten_more(backbone):
 
     assert anchors.shape == starts.inputs.shape
     assert sorted(starts.labels.tolist()) == sorted(trainer.tasks[1].classes)
-    assert (worth(anchors) > worth(starts.inputs)).all()
+    assert worth(anchors).sum() > worth(starts.inputs).sum() + 1e-4
 
 
 def test_the_forgetful_copy_is_an_epoch_of_sgd_on_the_memory_and_leaves_no_trace():

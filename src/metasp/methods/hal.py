@@ -12,7 +12,6 @@ from metasp.influence.origin import Origin, evaluate_at, kept_random_state
 from metasp.influence.pseudo import Rule, gradient, make_plan
 from metasp.methods.gradients import (
     Named,
-    evaluating,
     loss_of,
     losses_at,
     statistics_for,
@@ -65,9 +64,8 @@ class HAL(Method):
         self.note_features(seen[0][: new.size].detach())
         learner.optimizer.zero_grad()
         torch.autograd.backward(losses.mean())
-        if self.anchors is not None:
-            for parameter, part in self.drift_gradient(self.anchors):
-                parameter.grad = part if parameter.grad is None else parameter.grad + part
+        if self.anchors is not None and len(self.anchors) > 1:  # a lone one has no statistics
+            add_at_most_as_long(self.drift_gradient(self.anchors))
         learner.optimizer.step()
         return Step(float(losses.detach().mean()))
 
@@ -80,7 +78,8 @@ class HAL(Method):
         trial = stepped(learner, {k: p.grad for k, p in named.items() if p.grad is not None})
         moving, fixed = (trial, now) if self.settings.drift_at == "trial" else (now, trial)
         leaves = {name: tensor.requires_grad_() for name, tensor in moving.items()}
-        with evaluating(model), kept_random_state(learner.device), learner.autocast():
+        size = len(anchors)
+        with statistics_for(model, size), kept_random_state(learner.device), learner.autocast():
             target = evaluate_at(model, fixed, anchors).detach()
             drift = (evaluate_at(model, leaves, anchors) - target).float().square().sum(1).mean()
         loss = self.settings.anchor_weight * drift
@@ -143,10 +142,9 @@ class HAL(Method):
         """The rise of each anchor's loss when forgetting, less γ‖feature − mean feature‖², (n,)."""
         model = self.learner.model
         present = {name: p.detach() for name, p in trainable(model).items()}
-        with evaluating(model):
-            forgotten = losses_at(self.learner, forgetful, anchors)
-            with features_seen(model) as seen:
-                known = losses_at(self.learner, present, anchors)
+        forgotten = losses_at(self.learner, forgetful, anchors)
+        with features_seen(model) as seen:
+            known = losses_at(self.learner, present, anchors)
         mean = self.mean_feature if self.mean_feature is not None else seen[0].detach()
         away = (seen[0].float() - mean).square().sum(1)
         return forgotten - known - self.settings.feature_weight * away
@@ -159,6 +157,16 @@ class HAL(Method):
         device = self.learner.device
         here = {name: tensor.clone().to(device) for name, tensor in state.items()}
         self.anchors, self.mean_feature = here.get("anchors"), here.get("mean_feature")
+
+
+def add_at_most_as_long(parts: list[tuple[nn.Parameter, Tensor]]) -> None:
+    """Add to the parameters' gradients, shortened to the length of these where it is longer: a
+    pull that overshoots would drive the predictions that it is to hold."""
+    own = torch.stack([p.grad.norm() for p, _ in parts if p.grad is not None]).norm()
+    added = torch.stack([part.norm() for _, part in parts]).norm()
+    scale = (own / added).clamp(max=1) if added > 0 else 1.0
+    for parameter, part in parts:
+        parameter.grad = scale * part + (0 if parameter.grad is None else parameter.grad)
 
 
 @contextmanager
