@@ -146,12 +146,12 @@ class Square(torch.autograd.Function):
     """A custom operation: no tape sees inside."""
 
     @staticmethod
-    def forward(ctx, x):  # noqa: ANN001, ANN205
+    def forward(ctx, x):
         ctx.save_for_backward(x)
         return x * x
 
     @staticmethod
-    def backward(ctx, grad):  # noqa: ANN001, ANN205
+    def backward(ctx, grad):
         (x,) = ctx.saved_tensors
         return 2 * x * grad
 

@@ -1,1 +1,1 @@
-
+"""Speed, measured as ratios in one process."""

@@ -8,12 +8,14 @@ from metasp.influence.core import (
     sp_influence,
 )
 from metasp.influence.fuse import Fused, fuse
+from metasp.influence.ledger import Ledger
 from metasp.influence.origin import evaluate_at
 from metasp.influence.pseudo import Rule, virtual_parameters
 
 __all__ = [
     "Fused",
     "Influence",
+    "Ledger",
     "Recorded",
     "Rule",
     "evaluate_at",

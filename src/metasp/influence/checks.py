@@ -68,25 +68,19 @@ def check_finite(
     losses: Tensor,
     grads: Mapping[str, Tensor],
     what: str,
-    example_gradient: Callable[[int], Mapping[str, Tensor]] | None = None,
+    culprit: Callable[[], int | None],
 ) -> None:
     """Raise if a loss or a gradient is not finite, naming the example and the tensor.
 
-    ``example_gradient(i)`` gives the gradient of example i alone, where it is still at hand.
+    ``culprit()`` looks for the example when the losses themselves do not show it.
     """
     if all_finite(grads) and bool(losses.isfinite().all()):
         return
     bad_losses = (~losses.isfinite()).nonzero()
     tensor = next((k for k, g in grads.items() if not bool(g.isfinite().all())), None)
     if tensor is None and not len(bad_losses):
-        return
-    example = int(bad_losses[0]) if len(bad_losses) else None
-    if example is None and example_gradient is not None and tensor is not None:
-        for i in range(len(losses)):
-            found = example_gradient(i).get(tensor)
-            if found is not None and not bool(found.isfinite().all()):
-                example = i
-                break
+        return  # the norm overflowed, the numbers did not
+    example = int(bad_losses[0]) if len(bad_losses) else culprit()
     who = f"example {example} of the {what}" if example is not None else f"the {what}"
     where = f" in the gradient of {tensor!r}" if tensor is not None else " in its loss"
     raise UserError(

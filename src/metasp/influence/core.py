@@ -17,7 +17,17 @@ from metasp.influence.paths import (
     forward_mode,
     forward_over_reverse,
 )
-from metasp.influence.pseudo import Loss, Named, Pair, Plan, Scope, gradient, make_plan, with_lr
+from metasp.influence.pseudo import (
+    Loss,
+    Named,
+    Pair,
+    Plan,
+    Scope,
+    find_culprit,
+    gradient,
+    make_plan,
+    with_lr,
+)
 from metasp.influence.rules import Unsupported
 from metasp.influence.tape import Recorder, Tape
 
@@ -94,9 +104,7 @@ def sp_influence(
     found = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
     stability, plasticity = found.values
     both = fuse(stability, plasticity, options.get("gamma"))
-    return Influence(
-        stability, plasticity, both.fused, both.gamma, found.path, *found.goal_losses
-    )
+    return Influence(stability, plasticity, both.fused, both.gamma, found.path, *found.goal_losses)
 
 
 def example_influence(
@@ -186,7 +194,9 @@ def _record_in_scope(model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan) -
     return Recorded(losses, batch, origin, recorder.finish(losses), params)
 
 
-def _batch_gradient(recorded: Recorded, plan: Plan, sinks: bool) -> tuple[Named, dict[int, Tensor]]:
+def _batch_gradient(
+    problem: Problem, recorded: Recorded, plan: Plan, sinks: bool
+) -> tuple[Named, dict[int, Tensor]]:
     """The gradient of the batch's mean loss on the kept graph, and (if ``sinks``) the deltas.
 
     Deltas are the gradients of the sum of losses where parameters enter the rows, by tape entry.
@@ -201,13 +211,11 @@ def _batch_gradient(recorded: Recorded, plan: Plan, sinks: bool) -> tuple[Named,
     grads = {k: g for k, g in zip(names, found) if g is not None}
     deltas = {i: g * n for i, g in zip(edges, found[len(names) :]) if g is not None}
 
-    def alone(i: int) -> Named:
-        each = torch.autograd.grad(
-            recorded.losses[i], targets, retain_graph=True, allow_unused=True
-        )
-        return {k: g for k, g in zip(names, each) if g is not None}
+    def culprit() -> int | None:
+        at = (problem.origin, plan.params)
+        return find_culprit(problem.model, problem.loss_fn, problem.batch, at)
 
-    check_finite(recorded.losses.detach(), grads, "batch", alone)
+    check_finite(recorded.losses.detach(), grads, "batch", culprit)
     return grads, deltas
 
 
@@ -216,7 +224,7 @@ def _by_adjoint(
 ) -> _Found:
     """Forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
     separable = recorded.tape.separable()
-    grads, deltas = _batch_gradient(recorded, plan, separable)
+    grads, deltas = _batch_gradient(problem, recorded, plan, separable)
     if not grads:
         raise UserError(
             "the batch's loss uses no parameter in scope: check the scope's name or the model."
@@ -241,13 +249,11 @@ def _by_adjoint(
 
     q: dict[str, Tensor | None] = dict.fromkeys(p)
     total: Tensor | None = None
-    for k in range(steps - 1, 0, -1):
+    for _ in range(1, steps):
         s, q = _back(plan, p, q, first=False)
         product, curved = _curvature(problem, trail.pop(), s)
         total = product if total is None else total + product
-        p = {
-            name: p[name] + curved[name] + s[name] * plan.rules[name].weight_decay for name in p
-        }
+        p = {name: p[name] + curved[name] + s[name] * plan.rules[name].weight_decay for name in p}
     s, _ = _back(plan, p, q, first=True)
     product, path = _first_product(problem, recorded, plan, s, deltas)
     return _Found(product if total is None else total + product, path, losses)
@@ -257,9 +263,7 @@ def _back(
     plan: Plan, p: Named, q: Mapping[str, Tensor | None], first: bool
 ) -> tuple[Named, dict[str, Tensor | None]]:
     """The adjoints of gradient (s) and momentum (q) before one step, for all parameters."""
-    pairs = {
-        k: plan.rules[k].adjoint(p[k], q[k], first and plan.momenta[k] is None) for k in p
-    }
+    pairs = {k: plan.rules[k].adjoint(p[k], q[k], first and plan.momenta[k] is None) for k in p}
     return {k: s for k, (s, _) in pairs.items()}, {k: m for k, (_, m) in pairs.items()}
 
 

@@ -8,7 +8,7 @@ import torch.autograd.forward_ad as fw
 from torch import Tensor
 
 from metasp.influence.origin import RandomState, differentiable_twice, kept_random_state
-from metasp.influence.rules import Linearised, Tangents, Unsupported
+from metasp.influence.rules import Layout, Linearised, Tangents, Unsupported
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
@@ -35,9 +35,15 @@ def replaced(tree: Any, by: Mapping[int, Tensor]) -> Any:
     return tree
 
 
-def tangent_of(dual: Tensor) -> Tensor:
+def dual(primal: Tensor, tangent: Tensor) -> Tensor:
+    """A dual number at the present level."""
+    made: Tensor = fw.make_dual(primal, tangent)  # type: ignore[no-untyped-call]
+    return made
+
+
+def tangent_of(value: Tensor) -> Tensor:
     """The tangent of a dual number; zero where it has none."""
-    primal, tangent = fw.unpack_dual(dual)
+    primal, tangent = fw.unpack_dual(value)  # type: ignore[no-untyped-call]
     return torch.zeros_like(primal) if tangent is None else tangent
 
 
@@ -68,7 +74,7 @@ def again(
             state.restore()
         with fw.dual_level():
             duals = {
-                id(t): t.detach() if d is None else fw.make_dual(own_memory(t), d)
+                id(t): t.detach() if d is None else dual(own_memory(t), d)
                 for t, d in zip(inputs, tangents)
             }
             args, kwargs = replaced(call, duals)
@@ -77,7 +83,7 @@ def again(
                 raise Unsupported(f"{getattr(func, '__name__', func)} has changing results")
             return [tangent_of(t) for t, want in zip(results, wanted) if want]
 
-    def push(tangents: Tangents) -> Tangents:
+    def push(tangents: Tangents, layout: Layout) -> Tangents:
         count = next(t.shape[0] for t in tangents if t is not None)
         device = inputs[0].device
         try:

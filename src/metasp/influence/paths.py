@@ -12,7 +12,7 @@ import torch.autograd.forward_ad as fw
 from torch import Tensor, nn
 
 from metasp.influence.checks import example_losses
-from metasp.influence.generic import tangent_of
+from metasp.influence.generic import dual, tangent_of
 from metasp.influence.origin import Origin, differentiable_twice
 from metasp.influence.pseudo import Loss, Named, Pair
 from metasp.influence.rules import Unsupported
@@ -42,7 +42,7 @@ def forward_mode(problem: Problem, theta: Named, directions: Named) -> Tensor:
         for d in range(count):
             with fw.dual_level(), differentiable_twice():
                 duals = {
-                    k: fw.make_dual(t.detach().requires_grad_(), directions[k][d])
+                    k: dual(t.detach().requires_grad_(), directions[k][d])
                     if k in directions
                     else t.detach()
                     for k, t in theta.items()
@@ -85,9 +85,7 @@ def double_backward(problem: Problem, theta: Named, directions: Named) -> tuple[
     return torch.stack(products).detach(), hs
 
 
-def forward_over_reverse(
-    problem: Problem, theta: Named, directions: Named
-) -> tuple[Tensor, Named]:
+def forward_over_reverse(problem: Problem, theta: Named, directions: Named) -> tuple[Tensor, Named]:
     """J s and H s by dual numbers through the loss and its gradient; cheaper, not always there."""
     count = next(iter(directions.values())).shape[0]
     products: list[Tensor] = []
@@ -96,13 +94,10 @@ def forward_over_reverse(
         for d in range(count):
             with fw.dual_level(), differentiable_twice():
                 duals = {
-                    k: fw.make_dual(t.detach().requires_grad_(), directions[k][d])
-                    for k, t in theta.items()
+                    k: dual(t.detach().requires_grad_(), directions[k][d]) for k, t in theta.items()
                 }
                 losses = problem.losses(duals)
-                grads = torch.autograd.grad(
-                    losses.mean(), list(duals.values()), allow_unused=True
-                )
+                grads = torch.autograd.grad(losses.mean(), list(duals.values()), allow_unused=True)
                 products.append(tangent_of(losses).detach())
                 curved.append(
                     [torch.zeros_like(t) if g is None else tangent_of(g).detach()

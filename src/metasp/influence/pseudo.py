@@ -176,8 +176,40 @@ def gradient(
     mean = losses.mean()
     found = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
     grads = {k: g for k, g in zip(leaves, found) if g is not None}
-    check_finite(losses.detach(), grads, what)
+    check_finite(
+        losses.detach(), grads, what, lambda: find_culprit(model, loss_fn, pair, (origin, theta))
+    )
     return mean.detach(), grads
+
+
+def find_culprit(
+    model: nn.Module, loss_fn: Loss, pair: Pair, at: tuple[Origin, Named]
+) -> int | None:
+    """The first example whose loss has a slope that is not finite, or None.
+
+    Looked for in the loss alone, then one example at a time: a sum over the batch would spread
+    the bad number over all of them.
+    """
+    origin, theta = at
+    n = len(pair[0])
+    outputs = origin.run(model, theta, pair[0])
+    if isinstance(outputs, Tensor) and outputs.shape[:1] == (n,):
+        leaf = outputs.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(loss_fn(leaf, pair[1]).sum(), leaf)
+        bad = (~slope.reshape(n, -1).isfinite().all(1)).nonzero()
+        if len(bad):
+            return int(bad[0])
+    leaves = {k: t.detach().requires_grad_() for k, t in theta.items()}
+    for i in range(n):
+        one = slice(i, i + 1)
+        try:
+            loss = loss_fn(origin.run(model, leaves, pair[0][one]), pair[1][one]).sum()
+            slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        except (RuntimeError, ValueError):  # a layer that needs several examples
+            return None
+        if any(g is not None and not bool(g.isfinite().all()) for g in slopes):
+            return i
+    return None
 
 
 def virtual_parameters(

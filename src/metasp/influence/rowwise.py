@@ -166,9 +166,7 @@ TESTS: dict[Callable[..., Any], Test] = {
 }  # fmt: skip
 
 
-def stays_in_rows(
-    func: Callable[..., Any], call: Call, out: Any, is_row: IsRow, n: int
-) -> bool:
+def stays_in_rows(func: Callable[..., Any], call: Call, out: Any, is_row: IsRow, n: int) -> bool:
     """Whether row i of the result depends on row i of the rows among the arguments, and no other.
 
     ``is_row`` says which tensors have one row per example.

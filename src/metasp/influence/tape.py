@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from metasp.influence.generic import again, tensors_in
 from metasp.influence.origin import RandomState
 from metasp.influence.rowwise import makes_rows, stays_in_rows
-from metasp.influence.rules import RULES, Linearised, Tangents, Unsupported
+from metasp.influence.rules import RULES, Layout, Linearised, Push, Unsupported
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Entry:
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
-    push: Callable[[Tangents], Tangents]
+    push: Push
     saved: tuple[tuple[Tensor, int], ...]
     edge: GradientEdge | None  # where parameters enter the rows of the batch: see `dot`
 
@@ -67,15 +67,17 @@ class Tape:
 
     def push(self, seeds: Mapping[int, Tensor], shape: tuple[int, int]) -> Tensor:
         """The tangents of the losses, ``shape`` = (directions, n)."""
-        tangents = dict(seeds)
-        last = {slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None}
+        tangents, layout = dict(seeds), Layout()
+        last = {
+            slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None
+        }
         for i, entry in enumerate(self.entries):
             incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
             for slot in entry.inputs:
                 if slot is not None and last[slot] == i:
                     tangents.pop(slot, None)
             if any(t is not None for t in incoming):
-                for slot, out in zip(entry.outputs, entry.push(incoming)):
+                for slot, out in zip(entry.outputs, entry.push(incoming, layout)):
                     if out is not None:
                         tangents[slot] = out
         assert self.losses is not None
@@ -91,13 +93,13 @@ class Tape:
         ``deltas`` (by entry: the gradient of the sum of losses for the entry's result) and need
         not travel any further, for it reaches no other row.
         """
-        tangents = dict(seeds)
+        tangents, layout = dict(seeds), Layout()
         total = next(iter(seeds.values())).new_zeros(shape)
         for i, entry in enumerate(self.entries):
             incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
             if all(t is None for t in incoming):
                 continue
-            outgoing = entry.push(incoming)
+            outgoing = entry.push(incoming, layout)
             if entry.outputs[0] in self.rows:
                 if i in deltas and outgoing[0] is not None:
                     delta = deltas[i].reshape(1, shape[1], -1)

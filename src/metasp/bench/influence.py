@@ -1,0 +1,228 @@
+"""What an influence step costs, as a multiple of a plain rehearsal (ER) step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from metasp.bench.nets import ResNet18
+from metasp.bench.timing import Timing, interleave, machine, peak_bytes
+from metasp.influence import record, sp_influence
+from metasp.influence.pseudo import Pair
+
+LOSS = partial(F.cross_entropy, reduction="none")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One situation: resnet18 of ``width`` on 32x32 images."""
+
+    width: int = 20
+    batch: int = 64
+    goal: int = 50
+    steps: int = 1
+    channels_last: bool = False
+    lr: float = 0.01
+
+
+@dataclass(frozen=True)
+class Line:
+    """One setting measured: seconds by name; "er" is the unit of the ratios."""
+
+    setting: Setting
+    seconds: dict[str, Timing]
+    paths: dict[str, str]
+
+    def ratio(self, name: str) -> float:
+        """How many ER steps one such step costs."""
+        return self.seconds[name].median / self.seconds["er"].median
+
+
+@dataclass(frozen=True)
+class InfluenceBench:
+    """The whole benchmark."""
+
+    machine: str
+    main: tuple[Line, ...]
+    growth: tuple[Line, ...]
+    memory: dict[str, int]
+
+
+class Workbench:
+    """A model, an optimizer and data for one setting, with one method per kind of step."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        layout = torch.channels_last if setting.channels_last else torch.contiguous_format
+        with torch.random.fork_rng():
+            torch.random.manual_seed(0)
+            self.model: nn.Module = ResNet18(setting.width)
+            data = [self._draw(n) for n in (setting.batch, setting.goal, setting.goal)]
+        self.model.to(memory_format=layout)  # type: ignore[call-overload]
+        self.batch, self.old, self.new = ((x.contiguous(memory_format=layout), y) for x, y in data)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=setting.lr)
+        self.paths: dict[str, str] = {}
+
+    @staticmethod
+    def _draw(n: int) -> Pair:
+        return torch.randn(n, 3, 32, 32), torch.randint(10, (n,))
+
+    def er(self) -> None:
+        """(a) A plain step on the whole batch."""
+        self.optimizer.zero_grad()
+        torch.autograd.backward(LOSS(self.model(self.batch[0]), self.batch[1]).mean())
+        self.optimizer.step()
+
+    def released(self) -> None:
+        """(b) Two inner loops with double backward through the update, then the weighted step."""
+        influences = [self._through_the_update(goal) for goal in (self.old, self.new)]
+        fused = (influences[0] + influences[1]) / 2
+        self.optimizer.zero_grad()
+        losses = LOSS(self.model(self.batch[0]), self.batch[1])
+        torch.autograd.backward(((1.0 / len(losses) - fused) * losses).sum())
+        self.optimizer.step()
+
+    def _through_the_update(self, goal: Pair) -> Tensor:
+        x, y = self.batch
+        theta = dict(self.model.named_parameters())
+        weights = torch.full((len(x),), 1.0 / len(x), requires_grad=True)
+        buffers = {k: b.clone() for k, b in self.model.named_buffers()}
+        losses = LOSS(functional_call(self.model, {**theta, **buffers}, (x,)), y)
+        grads = torch.autograd.grad(
+            (weights * losses).sum(), list(theta.values()), create_graph=True
+        )
+        moved = {k: p - self.setting.lr * g for (k, p), g in zip(theta.items(), grads)}
+        goal_losses = LOSS(functional_call(self.model, {**moved, **buffers}, (goal[0],)), goal[1])
+        return torch.autograd.grad(goal_losses.mean(), weights)[0]
+
+    def ours(self, scope: str | None = None) -> None:
+        """(c) Influence, fusion and weighted step on one shared forward pass."""
+        self.optimizer.zero_grad()
+        recorded = record(self.model, LOSS, self.batch)
+        found = sp_influence(
+            self.model,
+            LOSS,
+            self.batch,
+            self.old,
+            self.new,
+            lr=self.setting.lr,
+            steps=self.setting.steps,
+            scope=scope,
+            recorded=recorded,
+        )
+        weights = 1.0 / len(found.fused) - found.fused
+        torch.autograd.backward((weights * recorded.losses).sum())
+        self.optimizer.step()
+        self.paths["head" if scope else "uncoupled" if not self.model.training else "ours"] = (
+            found.path
+        )
+
+    def apart(self, step: Callable[[], None]) -> None:
+        """A step with BatchNorm in eval mode: no coupling between the examples."""
+        self.model.eval()
+        step()
+        self.model.train()
+
+
+def measure(setting: Setting, names: tuple[str, ...], repeats: int) -> Line:
+    """Interleaved timings of some kinds of step in one setting."""
+    bench = Workbench(setting)
+    kinds: dict[str, Callable[[], None]] = {
+        "er": bench.er,
+        "released": bench.released,
+        "ours": bench.ours,
+        "head": lambda: bench.ours("head"),
+        "er uncoupled": lambda: bench.apart(bench.er),
+        "uncoupled": lambda: bench.apart(bench.ours),
+    }
+    seconds = interleave({name: kinds[name] for name in names}, repeats)
+    return Line(setting, seconds, dict(bench.paths))
+
+
+def influence_bench(
+    repeats: int = 9, growth: bool = True, threads: int = 1, setting: Setting | None = None
+) -> InfluenceBench:
+    """Measure everything; about five minutes with growth, two without."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    base = setting or Setting()
+    try:
+        all_kinds = ("er", "released", "ours", "head", "er uncoupled", "uncoupled")
+        main = tuple(
+            measure(replace(base, channels_last=last), all_kinds, repeats) for last in (False, True)
+        )
+        lines: list[Line] = []
+        if growth:
+            others = [
+                replace(base, goal=v) for v in (base.goal // 5, base.goal // 2, base.goal * 2)
+            ]
+            others += [replace(base, batch=n) for n in (base.batch // 2, base.batch * 2)]
+            others += [replace(base, steps=k) for k in (2, 3, 5)]
+            others += [replace(base, width=w) for w in (base.width // 2, base.width * 2)]
+            few = max(2, repeats // 3)
+            lines = [measure(other, ("er", "ours"), few) for other in others]
+        return InfluenceBench(machine(), main, tuple(lines), measure_memory(base))
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure_memory(setting: Setting) -> dict[str, int]:
+    """Bytes: the parameters, and the peak of one step of each kind beyond model and data."""
+    bench = Workbench(setting)
+    kinds = {"er": bench.er, "released": bench.released, "ours": bench.ours}
+    peaks = {}
+    for name, step in kinds.items():
+        step()
+        bench.optimizer.zero_grad()
+        peaks[name] = peak_bytes(step)
+    size = sum(p.numel() * p.element_size() for p in bench.model.parameters())
+    return {"parameters": size, **peaks}
+
+
+TITLES = {
+    "er": "(a) plain ER step",
+    "released": "(b) released way, two double backward loops",
+    "ours": "(c) ours: influence, fusion, weighted step",
+    "head": '(c) with scope="head"',
+    "er uncoupled": "(a) with BatchNorm in eval mode",
+    "uncoupled": "(c) with BatchNorm in eval mode",
+}
+
+
+def render(bench: InfluenceBench) -> list[str]:
+    """The benchmark as lines of text."""
+    lines = [bench.machine]
+    for line in bench.main:
+        s = line.setting
+        layout = "channels-last" if s.channels_last else "default memory format"
+        lines += ["", f"resnet18 width {s.width}, |B| {s.batch}, |V| 2 x {s.goal}, {layout}"]
+        for name, timing in line.seconds.items():
+            path = f"  [{line.paths[name]}]" if name in line.paths else ""
+            lines.append(
+                f"  {TITLES[name]:<46}{timing.median * 1e3:9.1f} ms  +-{timing.spread:4.0%}"
+                f"  {line.ratio(name):6.2f} x (a){path}"
+            )
+        b_over_c = line.seconds["released"].median / line.seconds["ours"].median
+        apart = line.seconds["uncoupled"].median / line.seconds["er uncoupled"].median
+        lines.append(f"  (b) / (c) = {b_over_c:.2f}; in eval mode (c) / (a) = {apart:.2f}")
+    if bench.growth:
+        lines += ["", "growth of (c), default memory format"]
+    for line in bench.growth:
+        s = line.setting
+        ms = line.seconds["ours"].median * 1e3
+        lines.append(
+            f"  width {s.width:>3}  |B| {s.batch:>3}  |V| 2 x {s.goal:>3}  K {s.steps}"
+            f"{ms:11.1f} ms  {line.ratio('ours'):6.2f} x (a)"
+        )
+    mega = {name: size / 2**20 for name, size in bench.memory.items()}
+    lines += ["", "peak memory of one step beyond model and data"]
+    lines.append(f"  parameters {mega['parameters']:.1f} MiB (n copies would take "
+                 f"{mega['parameters'] * bench.main[0].setting.batch:.0f} MiB)")  # fmt: skip
+    for name in ("er", "released", "ours"):
+        ratio = mega[name] / mega["er"]
+        lines.append(f"  {TITLES[name]:<46}{mega[name]:9.1f} MiB {ratio:6.2f} x (a)")
+    return lines
