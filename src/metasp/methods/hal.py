@@ -12,7 +12,6 @@ from metasp.influence.origin import Origin, evaluate_at, kept_random_state
 from metasp.influence.pseudo import Rule, gradient, make_plan
 from metasp.methods.gradients import (
     Named,
-    evaluating,
     loss_of,
     losses_at,
     statistics_for,
@@ -35,6 +34,12 @@ class HALSettings(Settings):
     feature_weight: float = setting(
         0.1, "Pull of an anchor to the mean feature of its task (γ).", least=0
     )
+    drift_at: str = setting(
+        "trial",
+        "Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is what "
+        "public code does.",
+        choices=("trial", "now"),
+    )
 
 
 @final
@@ -53,27 +58,33 @@ class HAL(Method):
         self.mean_feature = None
 
     def step(self, new: Batch, phase: Phase) -> Step:
-        learner, settings = self.learner, self.settings
+        learner = self.learner
         with features_seen(learner.model) as seen:
             losses = learner.losses(learner.with_replay(new))
         self.note_features(seen[0][: new.size].detach())
         learner.optimizer.zero_grad()
         torch.autograd.backward(losses.mean())
-        if self.anchors is not None:
-            torch.autograd.backward(settings.anchor_weight * self.drift(self.anchors))
+        if self.anchors is not None and len(self.anchors) > 1:  # a lone one has no statistics
+            add_at_most_as_long(self.drift_gradient(self.anchors))
         learner.optimizer.step()
         return Step(float(losses.detach().mean()))
 
-    def drift(self, anchors: Tensor) -> Tensor:
-        """How far the step along the gradients that have just been computed would move the
-        predictions on the anchors: mean over them of ‖trial − now‖², differentiable in now."""
-        model = self.learner.model
-        grads = {name: p.grad for name, p in trainable(model).items() if p.grad is not None}
-        with evaluating(model), kept_random_state(self.learner.device):
-            with torch.no_grad(), self.learner.autocast():
-                trial: Tensor = evaluate_at(model, stepped(self.learner, grads), anchors)
-            now = self.learner.outputs(anchors)
-        return (trial.float() - now).square().sum(1).mean()
+    def drift_gradient(self, anchors: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        """Each parameter with the gradient of λ·mean‖trial − now‖² over the anchors, where trial
+        are the predictions after the step along the gradients that have just been computed. One
+        side is differentiated, at its own parameters, and the other is constant."""
+        learner, model, named = self.learner, self.learner.model, trainable(self.learner.model)
+        now = {name: p.detach() for name, p in named.items()}
+        trial = stepped(learner, {k: p.grad for k, p in named.items() if p.grad is not None})
+        moving, fixed = (trial, now) if self.settings.drift_at == "trial" else (now, trial)
+        leaves = {name: tensor.requires_grad_() for name, tensor in moving.items()}
+        size = len(anchors)
+        with statistics_for(model, size), kept_random_state(learner.device), learner.autocast():
+            target = evaluate_at(model, fixed, anchors).detach()
+            drift = (evaluate_at(model, leaves, anchors) - target).float().square().sum(1).mean()
+        loss = self.settings.anchor_weight * drift
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        return [(named[name], part) for name, part in zip(leaves, found) if part is not None]
 
     def note_features(self, features: Tensor) -> None:
         """Follow the mean feature (d,) of the task's batches."""
@@ -131,10 +142,9 @@ class HAL(Method):
         """The rise of each anchor's loss when forgetting, less γ‖feature − mean feature‖², (n,)."""
         model = self.learner.model
         present = {name: p.detach() for name, p in trainable(model).items()}
-        with evaluating(model):
-            forgotten = losses_at(self.learner, forgetful, anchors)
-            with features_seen(model) as seen:
-                known = losses_at(self.learner, present, anchors)
+        forgotten = losses_at(self.learner, forgetful, anchors)
+        with features_seen(model) as seen:
+            known = losses_at(self.learner, present, anchors)
         mean = self.mean_feature if self.mean_feature is not None else seen[0].detach()
         away = (seen[0].float() - mean).square().sum(1)
         return forgotten - known - self.settings.feature_weight * away
@@ -147,6 +157,16 @@ class HAL(Method):
         device = self.learner.device
         here = {name: tensor.clone().to(device) for name, tensor in state.items()}
         self.anchors, self.mean_feature = here.get("anchors"), here.get("mean_feature")
+
+
+def add_at_most_as_long(parts: list[tuple[nn.Parameter, Tensor]]) -> None:
+    """Add to the parameters' gradients, shortened to the length of these where it is longer: a
+    pull that overshoots would drive the predictions that it is to hold."""
+    own = torch.stack([p.grad.norm() for p, _ in parts if p.grad is not None]).norm()
+    added = torch.stack([part.norm() for _, part in parts]).norm()
+    scale = (own / added).clamp(max=1) if added > 0 else 1.0
+    for parameter, part in parts:
+        parameter.grad = scale * part + (0 if parameter.grad is None else parameter.grad)
 
 
 @contextmanager

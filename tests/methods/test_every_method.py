@@ -1,0 +1,160 @@
+"""What must hold for every method there is."""
+
+import copy
+import json
+import random
+
+import pytest
+import torch
+
+from metasp.backbones import BACKBONES
+from metasp.experiment import Interrupted, prepare
+from metasp.memory import SELECTIONS
+from metasp.methods import METHODS
+from metasp.methods.method import Method
+from tests.methods.worlds import blobs, digits, finish, on, small, train, weights
+
+every = pytest.mark.parametrize("name", METHODS)
+
+
+def run(spec, folder, stops=()):
+    """A stored run, stopped and begun again by a new experiment after each number of steps."""
+    for steps in [*stops, None]:
+        left = [steps]
+
+        def stop(left=left):
+            left[0] = None if left[0] is None else left[0] - 1
+            return left[0] == 0
+
+        experiment = prepare(spec, folder, stop=stop, checkpoint_seconds=1e9)
+        try:
+            for _ in experiment.events():
+                pass
+        except Interrupted:
+            assert steps is not None
+    return experiment
+
+
+def story(experiment):
+    """The log of a run without times."""
+    events = copy.deepcopy(experiment.directory.events())
+    for event in events:
+        event.pop("seconds", None)
+    return [json.dumps(event, sort_keys=True) for event in events]
+
+
+@pytest.mark.slow
+@every
+def test_a_run_stopped_anywhere_ends_in_the_same_bits(name, tmp_path):
+    spec = small(name, limit_per_class=6, batch_size=5, momentum=0.9, lr=0.01, tasks=2)
+    whole = run(spec, tmp_path / "whole")
+    total = sum('"StepTaken"' in line for line in story(whole))
+    where = random.Random(name)
+    stops = [where.randint(1, max(1, total // 4)) for _ in range(3)]
+    pieces = run(spec, tmp_path / "pieces", stops)
+    assert torch.equal(weights(pieces.trainer), weights(whole.trainer))
+    assert story(pieces) == story(whole)
+    ours, theirs = whole.trainer.state()[0], pieces.trainer.state()[0]
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        assert value.numpy().tobytes() == theirs[key].numpy().tobytes(), key
+
+
+@every
+def test_the_same_spec_gives_the_same_bits_and_another_seed_does_not(name):
+    torch.rand(3)  # nothing may depend on the global random state
+    one, two, other = (
+        digits(name, limit_per_class=4, seed=s, epochs=1, tasks=2) for s in (1, 1, 2)
+    )
+    before = torch.get_rng_state()
+    assert finish(one) == finish(two)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(weights(one), weights(two))
+    finish(other)
+    assert not torch.equal(weights(one), weights(other))
+
+
+@pytest.mark.slow
+@every
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_any_backbone_and_one_epoch(name, backbone):
+    trainer = digits(name, backbone=backbone, limit_per_class=4, epochs=1, lr=0.01, tasks=2)
+    finish(trainer)
+    assert weights(trainer).isfinite().all()
+
+
+@every
+def test_a_memory_smaller_than_a_batch_and_tasks_of_unequal_size(name):
+    benchmark = blobs([30, 9, 2, 1, 17, 5])
+    trainer = on(benchmark, name, memory=6, batch_size=8, memory_batch=8, lr=0.01)
+    sizes = [line for kind, line in finish(trainer) if kind == "TaskStarted"]
+    assert ["39" in sizes[0], "3" in sizes[1], "22" in sizes[2]] == [True] * 3
+    memory = trainer.learner.memory
+    if METHODS[name].selection is None:
+        assert len(memory) == 0
+    else:
+        assert 0 < len(memory) <= 6
+        assert (memory.tasks[memory.occupied] >= 0).all()
+    assert weights(trainer).isfinite().all()
+
+
+@pytest.mark.slow
+@every
+def test_rows_instead_of_images(name):
+    trainer = on(blobs([8, 8, 8, 8], shape=(7,)), name, backbone="mlp", lr=0.01)
+    finish(trainer)
+    assert weights(trainer).isfinite().all()
+
+
+@pytest.mark.slow
+@every
+def test_one_class_per_task_leaves_one_example_each_in_memory(name):
+    """A lone example has no batch statistics, yet no method may fall over it."""
+    benchmark = blobs([8, 8, 8, 8], shape=(1, 8, 8), tasks=4)
+    trainer = on(benchmark, name, memory=4, batch_size=4, backbone="resnet18", lr=0.01, epochs=1)
+    finish(trainer)
+    assert weights(trainer).isfinite().all()
+
+
+@pytest.mark.slow
+@every
+def test_plain_epochs_before_rehearsal(name):
+    trainer = digits(name, epochs=3, rehearse_last=1, limit_per_class=6, lr=0.01)
+    kinds = [e.kind for e in trainer.run() if type(e).__name__ == "StepTaken"]
+    expected = "plain" not in kinds if name in ("joint", "gdumb") else kinds.count("plain") > 0
+    assert expected
+
+
+@pytest.mark.slow
+@every
+def test_memory_holds_raw_examples(name):
+    if METHODS[name].selection is None or name == "gmed":
+        pytest.skip("keeps no memory, or edits it on purpose")
+    trainer = digits(name, limit_per_class=6, epochs=1)
+    train(trainer, 4)
+    memory, source = trainer.learner.memory, trainer.tasks[0].train
+    rows = {int(i): source.take(torch.tensor([n])).inputs[0] for n, i in enumerate(source.ids)}
+    for slot in torch.nonzero(memory.tasks == 0).flatten():
+        assert torch.equal(memory.inputs[slot], rows[int(memory.ids[slot])])
+
+
+@pytest.mark.slow
+@every
+def test_both_scenarios_are_scored_and_learning_happened(name, tmp_path):
+    spec = small(name, limit_per_class=30, epochs=2, backbone="mlp", width=32, memory=60)
+    spec = spec.with_(
+        settings={**spec.settings, **({"memory_epochs": 20} if name == "gdumb" else {})}
+    )
+    result = run(spec, tmp_path).directory.result()
+    assert result["task_il"]["A_inf"] > 0.6
+    assert result["task_il"]["A_inf"] >= result["class_il"]["A_inf"]
+
+
+@every
+def test_what_a_method_says_of_itself(name):
+    kind = METHODS[name]
+    assert issubclass(kind, Method)
+    assert kind.lr > 0
+    assert kind.selection is None or kind.selection in SELECTIONS
+    module = __import__(kind.__module__, fromlist=["__doc__"])
+    assert module.__doc__

@@ -1,0 +1,153 @@
+"""GDumb: a balanced memory at every moment, and a model that depends on it alone."""
+
+import copy
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from metasp.errors import UserError
+from metasp.methods.gdumb import cutmix, restart, warm_restarts
+from metasp.types import Batch
+from tests.methods.worlds import blobs, digits, finish, on, train, weights
+
+
+@pytest.mark.parametrize("memory", [10, 23, 64])
+def test_its_memory_is_balanced_at_every_moment(memory):
+    """Each class holds at least its equal share, or all that was seen of it; no slot is idle
+    while a class is short of its share; none is over it once the memory is full of equals."""
+    benchmark = blobs([50, 3, 20, 90, 7, 31, 12, 40, 1, 26])
+    trainer = on(benchmark, "gdumb", memory=memory)
+    seen, held = Counter(), trainer.learner.memory
+    for task in trainer.tasks:
+        order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(1))
+        for part in order.split(7):
+            new = task.train.take(part)
+            trainer.method.remember(new, task)
+            seen.update(new.labels.tolist())
+            counts = Counter(held.labels[held.occupied].tolist())
+            share = memory // len(seen)
+            for label, count in seen.items():
+                assert counts[label] >= min(count, share)
+            biggest = max(counts.values())
+            assert all(counts[y] >= min(n, share, biggest - 1) for y, n in seen.items())
+            assert len(held) <= memory
+
+
+def phase_of(trainer, kind, task):
+    return next(
+        phase
+        for phase in trainer.method.phases(trainer.tasks[task], trainer.tasks[: task + 1])
+        if phase.kind == kind
+    )
+
+
+def trained_on_memory(trainer, task=1):
+    """What one task's training makes of the memory as it is."""
+    trainer.method.begin_task(trainer.tasks[task])
+    phase = phase_of(trainer, "dumb", task)
+    examples = phase.examples()
+    for start in range(0, len(examples), 5):
+        trainer.method.step(
+            examples.take(torch.arange(start, min(start + 5, len(examples)))), phase
+        )
+    return weights(trainer)
+
+
+def test_its_model_depends_on_memory_alone():
+    trainer = digits("gdumb")
+    train(trainer, 14)
+    spoiled, other = copy.deepcopy(trainer), copy.deepcopy(trainer)
+    with torch.no_grad():
+        for parameter in spoiled.learner.model.parameters():
+            parameter.add_(1.0)
+        for buffer in spoiled.learner.model.buffers():
+            buffer.fill_(3)
+    for entry in spoiled.learner.optimizer.state.values():
+        entry["momentum_buffer"] += 1
+    memory = other.learner.memory
+    memory.inputs[0] = 255 - memory.inputs[0]
+    expected = trained_on_memory(trainer)
+    assert torch.equal(trained_on_memory(spoiled), expected)
+    assert not torch.equal(trained_on_memory(other), expected)
+
+
+def test_collecting_does_not_train():
+    trainer = digits("gdumb")
+    trainer.method.begin_task(trainer.tasks[0])
+    before = weights(trainer)
+    trainer.method.step(
+        trainer.tasks[0].train.take(torch.arange(8)), phase_of(trainer, "collect", 0)
+    )
+    assert torch.equal(weights(trainer), before)
+
+
+def test_it_looks_once_at_a_task_whatever_the_epochs_and_is_tested_after_each():
+    trainer = digits("gdumb", epochs=4, settings={"memory_epochs": 2})
+    events = finish(trainer)
+    collected = [e for e in events if e[0] == "StepTaken" and "'collect'" in e[1]]
+    assert len(collected) == 5 * 3
+    assert sum(name == "Evaluated" for name, _ in events) == 10
+
+
+def test_its_optimizer_is_the_published_one():
+    trainer = digits("gdumb")
+    group = trainer.learner.optimizer.param_groups[0]
+    assert (group["momentum"], group["weight_decay"], trainer.lr.start) == (0.9, 1e-6, 0.05)
+    changed = digits("gdumb", momentum=0.0, weight_decay=0.1, lr=0.2)
+    group = changed.learner.optimizer.param_groups[0]
+    assert (group["momentum"], group["weight_decay"], changed.lr.start) == (0.0, 0.1, 0.2)
+
+
+def test_the_learning_rate_is_that_of_torch_with_a_slow_first_epoch():
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.05)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(
+        optimizer, T_0=1, T_mult=2, eta_min=5e-4
+    )
+    assert warm_restarts(0) == 0.1
+    for epoch in range(1, 70):
+        assert 0.05 * warm_restarts(epoch) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+
+
+def test_a_run_follows_that_schedule():
+    trainer = digits("gdumb", settings={"memory_epochs": 4, "train_batch": 24}, memory=10)
+    rates = [e.lr for e in trainer.run() if getattr(e, "kind", "") == "dumb" and e.task == 0]
+    assert rates == pytest.approx([0.05 * warm_restarts(epoch) for epoch in range(4)])
+
+
+def test_cutmix_says_how_much_is_whose():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 2, 9, 7)
+    shares = []
+    for _ in range(100):
+        mixed, other, share = cutmix(images, 1.0, generator)
+        own = (mixed == images).float().mean((1, 2, 3))
+        foreign = (mixed == images[other]).float().mean((1, 2, 3))
+        moved = other != torch.arange(6)
+        torch.testing.assert_close(own[moved], torch.full_like(own[moved], share))
+        torch.testing.assert_close(foreign[moved], torch.full_like(own[moved], 1 - share))
+        shares.append(share)
+    assert min(shares) < 0.5
+    assert max(shares) > 0.9
+    assert cutmix(images, 0.0, generator)[2] == 1.0
+    assert cutmix(torch.ones(6, 4), 1.0, generator)[2] == 1.0
+
+
+def test_gradients_are_clipped():
+    trainer = digits("gdumb", settings={"clip": 1e-3, "memory_epochs": 1}, momentum=0.0, lr=1.0)
+    trainer.method.begin_task(trainer.tasks[0])
+    before = weights(trainer)
+    batch: Batch = trainer.tasks[0].train.take(torch.arange(8))
+    trainer.method.step(batch, phase_of(trainer, "dumb", 0))
+    assert float((weights(trainer) - before).norm()) == pytest.approx(1e-3, rel=0.02)
+
+
+def test_what_it_cannot_do_is_said():
+    with pytest.raises(UserError, match="greedy"):
+        digits("gdumb", selection="class-balanced")
+    with pytest.raises(UserError, match="Embedding"):
+        restart(nn.Sequential(nn.Embedding(3, 2)), torch.Generator())

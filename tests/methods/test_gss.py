@@ -1,0 +1,120 @@
+"""GSS: cosines by hand, decisions on constructed memories, and a stream with duplicates."""
+
+import copy
+
+import pytest
+import torch
+
+from metasp.errors import UserError
+from metasp.memory import SELECTIONS, Memory, Offer
+from metasp.methods.gss import plain, redundancy
+from metasp.types import Batch, Examples, Task
+from tests.methods.worlds import blobs, changed, digits, everything, fill, on, train
+
+DECIDE = SELECTIONS["gradient-diverse"].decide
+
+
+def gradients_by_hand(learner, batch):
+    """One backward pass per example, in evaluation mode, on a copy."""
+    model = copy.deepcopy(learner.model).eval()
+    rows = []
+    for row in range(batch.size):
+        model.zero_grad()
+        one = slice(row, row + 1)
+        learner.loss_fn(model(batch.inputs[one]), batch.labels[one]).sum().backward()
+        rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("backbone", ["mlp", "convnet", "resnet18"])
+def test_redundancy_is_the_largest_cosine_of_single_gradients(backbone):
+    trainer = digits("gss", backbone=backbone)
+    train(trainer, 4)
+    learner = trainer.learner
+    batch = plain(learner, trainer.tasks[1].train.take(torch.arange(7)))
+    references = plain(learner, trainer.tasks[0].train.take(torch.arange(3)))
+    before = everything(trainer)
+    found = redundancy(learner, batch, references)
+    assert changed(before, everything(trainer)) == []
+    ours, theirs = gradients_by_hand(learner, batch), gradients_by_hand(learner, references)
+    expected = torch.cosine_similarity(ours[:, None], theirs[None], dim=-1).amax(1) + 1
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def full_memory(capacity=4):
+    memory = Memory(capacity)
+    rows = torch.arange(capacity)
+    memory.write(rows, Batch(rows[:, None].float(), rows, rows), 0)
+    return memory
+
+
+def offered(fresh, held):
+    rows = torch.arange(len(fresh))
+    return Offer(rows, rows + 100, 1, 2, redundancy=fresh, held_redundancy=held)
+
+
+def test_a_gradient_like_those_in_memory_never_enters_a_full_one():
+    generator = torch.Generator().manual_seed(0)
+    fresh = torch.tensor([1.0, 1.2, 2.0] * 20)
+    placement = DECIDE(full_memory(), offered(fresh, torch.full((4,), 2.0)), generator)
+    assert len(placement.slots) == 0
+
+
+def test_an_opposed_gradient_replaces_by_the_stated_chances():
+    """Slot i is challenged with chance s_i / Σs and given up with chance s_i / (s_i + s_new)."""
+    held, own, draws = torch.tensor([2.0, 1.0, 0.5, 0.5]), 0.5, 3000
+    generator = torch.Generator().manual_seed(1)
+    memory, counts = full_memory(), torch.zeros(4)
+    for _ in range(draws):
+        placement = DECIDE(memory, offered(torch.tensor([own]), held), generator)
+        counts[placement.slots] += 1
+    expected = held / held.sum() * held / (held + own)
+    deviation = (expected * (1 - expected) / draws).sqrt()
+    assert ((counts / draws - expected).abs() < 4 * deviation).all()
+
+
+def test_a_later_row_of_a_batch_meets_what_an_earlier_one_changed():
+    """With one redundant slot, the first opposed row takes it; it is then as safe as the rest."""
+    generator = torch.Generator().manual_seed(2)
+    held = torch.tensor([2.0, 0.0, 0.0, 0.0])
+    placement = DECIDE(full_memory(), offered(torch.zeros(6), held), generator)
+    assert placement.slots.tolist() == [0]
+    assert placement.chosen.tolist() == [0]
+
+
+def test_it_keeps_the_diverse_and_drops_the_redundant():
+    """300 copies of one example, and 12 others scattered late among them: a reservoir of 12 would
+    hold 0.5 of the others on average."""
+    trainer = on(blobs([40, 40]), "gss", memory=12, backbone="mlp", width=8)
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.full((312, 1, 6, 6), 0.9)
+    labels = torch.zeros(312, dtype=torch.long)
+    rare = 60 + 20 * torch.arange(12)
+    inputs[rare] = 0.9 + 0.3 * torch.randn(12, 1, 6, 6, generator=generator)
+    labels[rare] = 1
+    stream = Examples.of(inputs, labels)
+    task = Task(0, (0, 1), stream, stream)
+    for start in range(0, 312, 8):
+        trainer.method.remember(stream.take(torch.arange(start, start + 8)), task)
+    assert len(trainer.learner.memory) == 12
+    assert int(trainer.learner.memory.labels.sum()) >= 4
+
+
+def test_only_gss_can_use_its_selection():
+    trainer = digits("er", selection="gradient-diverse")
+    with pytest.raises(UserError, match="gss"):
+        train(trainer, 1)
+
+
+def test_gss_with_another_selection_is_er():
+    one, other = digits("gss", selection="reservoir", lr=0.1), digits("er", lr=0.1)
+    for trainer in (one, other):
+        train(trainer, 12)
+    assert torch.equal(one.learner.memory.ids, other.learner.memory.ids)
+
+
+def test_references_are_fewer_when_the_memory_is_small():
+    trainer = digits("gss", settings={"references": 10})
+    fill(trainer, each=2)
+    trainer.method.remember(trainer.tasks[0].train.take(torch.arange(8)), trainer.tasks[0])
+    assert len(trainer.learner.memory) == 10
