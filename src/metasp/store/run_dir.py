@@ -28,9 +28,9 @@ INFLUENCE = pa.schema(
         ("stability", pa.float64()),
         ("plasticity", pa.float64()),
         ("fused", pa.float64()),
+        ("loss", pa.float64()),
         ("count", pa.int64()),
         ("kept", pa.bool_()),
-        ("loss", pa.float64()),
     ]
 )
 
