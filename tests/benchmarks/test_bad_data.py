@@ -2,7 +2,9 @@
 
 import io
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +110,16 @@ def postscript(at: Path) -> list[str]:
     return [f"folder:{folder}"]
 
 
+def picture_bomb(at: Path) -> list[str]:
+    """Forty bytes that claim to be ten thousand million pixels."""
+    folder = class_folder_set(at / "set", ["cat", "dog"])
+    content = bytearray(png(noise_picture(0)))
+    content[16:24] = struct.pack(">II", 100_000, 100_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    (folder / "dog" / "bomb.png").write_bytes(content)
+    return [f"folder:{folder}"]
+
+
 def folders(*names: str, each: int = 5, extra: tuple[str, ...] = ()) -> Make:
     def make(at: Path) -> list[str]:
         return [f"folder:{class_folder_set(at / 'set', names, each)}", *extra]
@@ -178,6 +190,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "picture outside": (picture_outside, "leads out of"),
     "folder outside": (folder_outside, "leads out of"),
     "broken file": (broken_file, "004.png cannot be decoded"),
+    "picture bomb": (picture_bomb, "bomb.png cannot be decoded"),
     "postscript": (postscript, "evil.png cannot be decoded"),
     "label too high": (tables(0, 1, 2, 0, 1, names=["a", "b"]), "label 2, out of range"),
     "label unknown": (tables(0, 1, -1, 0, 1, names=["a", "b"]), "label -1, out of range"),

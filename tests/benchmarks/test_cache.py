@@ -128,6 +128,7 @@ def test_no_place_for_the_copy_is_one_sentence(
         source(table_set(place / "set"))
 
 
+@pytest.mark.slow
 def test_a_killed_reader_leaves_nothing_that_counts(place: Path) -> None:
     """SIGKILL half-way through decoding: the next start reads anew."""
     folder = table_set(place / "set")

@@ -62,6 +62,18 @@ def test_a_name_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_program_beside_the_data_is_never_run(tmp_path: Path) -> None:
+    folder = table_set(tmp_path / "set")
+    (folder / "things.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with serving(folder, "somebody/things") as (endpoint, _):
+        code, out, err = run_cli(tmp_path, endpoint, "--benchmark", "hub:somebody/things")
+    assert (code, out) == (2, "")
+    assert "scripts are no longer supported" in err.splitlines()[-1]
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
 def test_no_network(tmp_path: Path) -> None:
     # Nothing listens on port 9.
     code, out, err = run_cli(tmp_path, "http://127.0.0.1:9", "--benchmark", "split-cifar10")

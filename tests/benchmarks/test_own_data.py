@@ -1,5 +1,7 @@
 """The user's own data: folders, arrays, tables and torch Datasets."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +207,7 @@ def test_tensors_domains_and_mistakes_of_a_dataset() -> None:
         metasp.split(TensorDataset(torch.zeros(4, 2)))
 
 
+@pytest.mark.slow
 def test_import_metasp_is_light() -> None:
-    import subprocess
-    import sys
-
     code = "import metasp, sys; assert 'torch' not in sys.modules; metasp.split"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

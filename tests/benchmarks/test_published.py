@@ -67,6 +67,7 @@ def test_ids_do_not_move_with_limits_and_orders(data: Path) -> None:
             assert torch.equal(batch.labels, whole.labels[batch.ids]), settings
 
 
+@pytest.mark.slow
 def test_cifar100(data: Path) -> None:
     found = load(data, "split-cifar100")
     assert len(found.tasks) == 10
@@ -80,6 +81,7 @@ def test_cifar100(data: Path) -> None:
     assert np.array_equal(last.permute(1, 2, 0).numpy(), np.asarray(pictures[1999]))
 
 
+@pytest.mark.slow
 def test_mini_imagenet_is_pooled_and_split_by_class(data: Path) -> None:
     found = load(data, "split-mini-imagenet")
     pictures, labels = raw(data, "mini_imagenet", "train", "image", "label")
@@ -114,6 +116,7 @@ def test_fashion_mnist(data: Path) -> None:
     assert found.source.class_names[0] == "T-shirt/top"
 
 
+@pytest.mark.slow
 def test_another_size_and_grey(data: Path) -> None:
     found = load(data, "split-cifar10", image_size=16, colour="grey", limit_per_class=5)
     pictures, _ = raw(data, "cifar10", "train", "img", "label")

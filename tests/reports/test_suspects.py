@@ -17,15 +17,16 @@ from metasp.store.run_dir import INFLUENCE, NOISE
 
 
 def table(rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    """(task, id, source, fused, count, loss) rows as columns of an influence table."""
+    """(task, id, source, influence, count, loss) rows as columns of an influence table, where
+    only the influence on the example's own kind tells the truth."""
     columns: dict[str, list[Any]] = {
         "task": [row[0] for row in rows],
         "id": [row[1] for row in rows],
         "label": [row[1] % 3 for row in rows],
         "source": [row[2] for row in rows],
-        "stability": [0.0] * len(rows),
-        "plasticity": [0.0] * len(rows),
-        "fused": [row[3] for row in rows],
+        "stability": [row[3] if row[2] == "memory" else -9.0 for row in rows],
+        "plasticity": [row[3] if row[2] == "new" else -9.0 for row in rows],
+        "fused": [-9.0] * len(rows),
         "count": [row[4] for row in rows],
         "kept": [True] * len(rows),
         "loss": [row[5] for row in rows],

@@ -28,25 +28,38 @@ class Scores:
 def score_examples(columns: Mapping[str, Sequence[Any]]) -> Scores:
     """Suspicion of each example of an influence table.
 
-    A positive influence value raises the validation loss, as a wrong label does; so does a high
-    loss of its own. Values of different tasks and sources differ in scale: each is divided by the
-    mean size in its group, which keeps the sign, before an example's rows are averaged by how
-    often it was met. `both` is the mean of the two percentile ranks."""
+    A positive influence raises a validation loss, as a wrong label does; so does a high loss of
+    its own. Values of different tasks and sources differ in scale: each is divided by the mean
+    size in its group, which keeps the sign, before an example's rows are averaged by how often it
+    was met. `both` is the mean of the two percentile ranks."""
     ids = np.asarray(columns["id"], dtype=np.int64)
     unique, first, place = np.unique(ids, return_index=True, return_inverse=True)
     tasks = np.asarray(columns["task"], dtype=np.int64)
     groups = [f"{task}/{source}" for task, source in zip(tasks, columns["source"])]
     counts = np.maximum(np.asarray(columns["count"], dtype=np.float64), 1)
-    ways = {}
-    for way, name in (("influence", "fused"), ("loss", "loss")):
-        given = columns.get(name, [None] * len(ids))
-        values = np.asarray([np.nan if v is None else v for v in given], dtype=np.float64)
-        ways[way] = averaged(scaled(values, groups), counts, place, len(unique))
-    ways["both"] = mean_known([percentiles(values) for values in ways.values()])
+    values = {"influence": own_influence(columns), "loss": column(columns, "loss")}
+    ways = {
+        way: averaged(scaled(numbers, groups), counts, place, len(unique))
+        for way, numbers in values.items()
+    }
+    ways["both"] = mean_known([percentiles(numbers) for numbers in ways.values()])
     earliest = np.full(len(unique), np.iinfo(np.int64).max)
     np.minimum.at(earliest, place, tasks)
     labels = np.asarray(columns["label"], dtype=np.int64)[first]
     return Scores(unique, labels, earliest, ways)
+
+
+def own_influence(columns: Mapping[str, Sequence[Any]]) -> Array:
+    """Influence on the validation examples of an example's own kind, where a wrong label does its
+    harm: on Plasticity while it is new, on Stability once it is in memory."""
+    new = np.asarray([source == "new" for source in columns["source"]], dtype=bool)
+    return np.where(new, column(columns, "plasticity"), column(columns, "stability"))
+
+
+def column(columns: Mapping[str, Sequence[Any]], name: str) -> Array:
+    """A column as numbers; NaN where there is none."""
+    given = columns.get(name, [None] * len(columns["id"]))
+    return np.asarray([np.nan if v is None else v for v in given], dtype=np.float64)
 
 
 def mean_known(parts: Sequence[Array]) -> Array:
