@@ -40,6 +40,17 @@ def test_groups_are_by_benchmark_and_memory_and_the_memoryless_stand_in_each(tmp
     ]
 
 
+def test_runs_on_different_data_are_never_in_one_table(tmp_path):
+    make_run(tmp_path, method="er")
+    make_run(tmp_path, method="gem", limit_per_class=10)
+    make_run(tmp_path, method="mir", data_digest="other-data")
+    found = group(gather([tmp_path]).records)
+    assert [[row.label for row in g.rows] for g in found] == [["gem"], ["er"], ["mir"]]
+    titles = [g.title for g in found]
+    assert len(set(titles)) == len({g.slug for g in found}) == 3
+    assert "limit per class 10" in titles[0]
+
+
 def test_rows_are_named_by_what_sets_them_apart(tmp_path):
     make_run(tmp_path, method="er")
     make_run(tmp_path, method="er", rehearse_last=2)

@@ -179,3 +179,14 @@ def test_a_child_that_is_killed_is_a_failure_and_the_next_sweep_completes_it(swe
     code, _, _ = run(*options)
     assert code == 0
     assert len(results(runs)) == 2
+
+
+def test_without_ray_one_sentence_says_what_to_install(sweep, tmp_path, monkeypatch, capsys):
+    from metasp.cli import main
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "metasp.sweeps.on_ray", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", str(sweep), "--runs", str(tmp_path / "runs"), "--on", "ray"])
+    assert ended.value.code == 2
+    assert "pip install 'metasp[cluster]'" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Which runs belong together: the same spec but for the seed; and what to call them."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,8 +11,14 @@ from metasp.spec import RunSpec
 
 Key = tuple[tuple[str, str], ...]
 
-APART = ("seed", "benchmark", "memory", "method", "data_digest")  # said elsewhere than in labels
-OWNED = ("lr", "selection", "width")  # a method's or backbone's own choice: differs by nature
+# What a run was trained and tested on: runs that differ here are never in one table.
+DATA = (
+    "tasks", "classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
+    "colour", "label_column", "label_noise", "label_noise_scope", "data_digest",
+)  # fmt: skip
+APART = ("seed", "benchmark", "memory", "method", *DATA)  # said elsewhere than in labels
+# A method's or backbone's own choice: differs by nature.
+OWNED = ("lr", "momentum", "weight_decay", "selection", "width")
 SPOKEN = ("backbone", "width", "epochs", "batch_size", "memory_batch", "limit_per_class")
 CONTROLS = ("shuffle_influence", "observe")  # make another thing of a method: never left unsaid
 UPPER_BOUND = "joint"
@@ -41,19 +48,24 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Group:
-    """The configurations that can be compared: one benchmark, one memory."""
+    """The configurations that can be compared: one stream of data, one memory. `variant` says
+    how the data differs from that of the benchmark's other groups."""
 
     benchmark: str
     memory: int | None
     rows: tuple[Configuration, ...]
+    variant: str = ""
 
     @property
     def title(self) -> str:
-        return self.benchmark if self.memory is None else f"{self.benchmark}, memory {self.memory}"
+        memory = "" if self.memory is None else f"memory {self.memory}"
+        return ", ".join(filter(None, (self.benchmark, memory, self.variant)))
 
     @property
     def slug(self) -> str:
-        return self.benchmark if self.memory is None else f"{self.benchmark}-m{self.memory}"
+        memory = "" if self.memory is None else f"m{self.memory}"
+        words = "-".join(filter(None, (self.benchmark, memory, self.variant)))
+        return re.sub(r"[^A-Za-z0-9.]+", "-", words)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -79,26 +91,40 @@ def identity(spec: Mapping[str, Any]) -> Key:
 
 
 def group(records: Iterable[Record]) -> list[Group]:
-    """Groups by benchmark and memory. What keeps no memory stands in every group of its
-    benchmark."""
+    """Groups by benchmark, data and memory. What keeps no memory stands in every group of its
+    data."""
     by_spec: dict[Key, dict[int, Record]] = {}
     for record in records:
         runs = by_spec.setdefault(identity(record.spec), {})
         refuse_contradiction(runs.setdefault(record.seed, record), record)
-    everything = list(by_spec.values())
-    benchmarks = sorted({first(runs).spec["benchmark"] for runs in everything})
+    by_data: dict[str, dict[Key, list[dict[int, Record]]]] = {}
+    for runs in by_spec.values():
+        spec = first(runs).spec
+        data = tuple((key, repr(spec.get(key))) for key in DATA)
+        by_data.setdefault(str(spec["benchmark"]), {}).setdefault(data, []).append(runs)
     groups = []
-    for benchmark in benchmarks:
-        here = [runs for runs in everything if first(runs).spec["benchmark"] == benchmark]
-        memories = {first(r).spec["memory"] for r in here if keeps_memory(first(r).spec)}
-        for memory in sorted(memories) or [None]:
-            members = [
-                runs
-                for runs in here
-                if not keeps_memory(first(runs).spec) or first(runs).spec["memory"] == memory
-            ]
-            groups.append(Group(benchmark, memory, label_all(members)))
+    for benchmark, streams in sorted(by_data.items()):
+        for data, here in sorted(streams.items()):
+            memories = {first(r).spec["memory"] for r in here if keeps_memory(first(r).spec)}
+            for memory in sorted(memories) or [None]:
+                members = [
+                    runs
+                    for runs in here
+                    if not keeps_memory(first(runs).spec) or first(runs).spec["memory"] == memory
+                ]
+                words = variant(first(here[0]).spec, list(streams), data)
+                groups.append(Group(benchmark, memory, label_all(members), words))
     return groups
+
+
+def variant(spec: Mapping[str, Any], streams: Sequence[Key], data: Key) -> str:
+    """How one stream of data differs from the benchmark's others; by its digest only where
+    nothing else tells them apart."""
+    differing = [n for n in range(len(data)) if len({stream[n] for stream in streams}) > 1]
+    told = [n for n in differing if data[n][0] != "data_digest"]
+    alike = [stream for stream in streams if all(stream[n] == data[n] for n in told)]
+    chosen = told if len(alike) == 1 else differing
+    return ", ".join(say(data[n][0], spec.get(data[n][0])) for n in chosen)
 
 
 def first(runs: Mapping[int, Record]) -> Record:
@@ -133,8 +159,6 @@ def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]
     if key in CONTROLS:
         return bool(value)
     values = [repr(other.get(key)) for other in peers]
-    if key == "data_digest":
-        return len(set(values)) > 1
     if key in APART or len(set(values)) == 1:
         return False
     if own:

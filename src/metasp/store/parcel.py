@@ -1,0 +1,69 @@
+"""A run directory in transit: its files as plain bytes, written where they arrive in an order
+that is safe at any moment."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from metasp.errors import UserError
+from metasp.store.checkpoints import numbers_in
+from metasp.store.files import write_atomic
+
+# In the order of writing: a checkpoint's JSON makes its tensors count, a result ends the run.
+FILES = (
+    r"spec\.toml",
+    r"events\.jsonl",
+    r"memory/task-\d+\.parquet",
+    r"influence\.parquet",
+    r"checkpoint/\d+\.safetensors",
+    r"checkpoint/\d+\.json",
+    r"result\.json",
+)
+
+Parcel = dict[str, bytes]
+
+
+def newest_checkpoint(run: Path) -> int:
+    """The number of a run's last checkpoint; 0 where there is none."""
+    return max(numbers_in(run / "checkpoint"), default=0)
+
+
+def pack(run: Path) -> Parcel:
+    """The files of a run, which may be running: checkpoints come before the log, so that the
+    log is never shorter than a checkpoint says. What disappears meanwhile is left out."""
+    parcel: Parcel = {}
+    for number in numbers_in(run / "checkpoint"):
+        pair = [f"checkpoint/{number:06d}.{suffix}" for suffix in ("json", "safetensors")]
+        try:
+            parcel.update({name: (run / name).read_bytes() for name in pair})
+        except FileNotFoundError:
+            continue
+    loose = ["spec.toml", "events.jsonl", "influence.parquet", "result.json"]
+    loose += [f"memory/{path.name}" for path in sorted((run / "memory").glob("task-*.parquet"))]
+    for name in loose:
+        try:
+            parcel[name] = (run / name).read_bytes()
+        except FileNotFoundError:
+            continue
+    return parcel
+
+
+def unpack(run: Path, parcel: Mapping[str, bytes]) -> None:
+    """Write a parcel; checkpoints that are not in it are outdated and go."""
+    ranked = sorted(parcel, key=rank)
+    for name in ranked:
+        target = run / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, parcel[name])
+    for number in numbers_in(run / "checkpoint"):
+        if f"checkpoint/{number:06d}.json" not in parcel:
+            for suffix in ("json", "safetensors"):
+                (run / "checkpoint" / f"{number:06d}.{suffix}").unlink(missing_ok=True)
+
+
+def rank(name: str) -> int:
+    """The place of a file in the order of writing; a name that is none of ours is refused."""
+    for place, pattern in enumerate(FILES):
+        if re.fullmatch(pattern, name):
+            return place
+    raise UserError(f"{name!r} is not a file of a run: nothing of this parcel is written.")

@@ -1,0 +1,98 @@
+"""A real Ray cluster of two nodes, one of which dies in mid-run."""
+
+import os
+from pathlib import Path
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from metasp.store.parcel import newest_checkpoint
+from metasp.sweeps.grid import expand, parse
+from metasp.sweeps.jobs import jobs_of
+from metasp.sweeps.on_ray import OnRay
+from tests.sweeps.test_local import SOURCE, results
+
+STORE = 80 * 2**20  # bytes of Ray's object store on each node: its least
+TABLES = {
+    "threads": 1,
+    "width": 4,
+    "memory": 40,
+    "limit_per_class": 60,
+    "epochs": 25,
+    "grid": {"method": ["er", "finetune"]},
+}
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(SOURCE.parent)]))
+    head = {
+        "num_cpus": 1,
+        "include_dashboard": False,
+        "object_store_memory": STORE,
+        "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 4},
+    }
+    made = Cluster(initialize_head=True, head_node_args=head)
+    made.add_node(num_cpus=1, object_store_memory=STORE)
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def plain(specs, folder: Path) -> dict:
+    from metasp.experiment import prepare
+
+    for spec in specs:
+        for _ in prepare(spec, folder).events():
+            pass
+    return results(folder)
+
+
+@pytest.mark.slow
+def test_a_node_killed_in_mid_run_costs_at_most_a_checkpoint(cluster, tmp_path):
+    specs = expand(parse(TABLES, "test"))
+    jobs = jobs_of(specs, tmp_path / "runs", None, device="cpu")
+    runner = OnRay(checkpoint_seconds=0.3, address=cluster.address)
+    assert runner.at_once(jobs) == 2
+    (victim,) = cluster.worker_nodes
+    updates, killed, last_of = [], False, {}
+    for update in runner.run(jobs, lambda: False):
+        updates.append(update)
+        if not killed and all(newest_checkpoint(job.path) for job in jobs):
+            assert not results(tmp_path / "runs"), "over before the kill: give it more to do"
+            last_of = {job.name: newest_checkpoint(job.path) for job in jobs}
+            cluster.remove_node(victim, allow_graceful=False)
+            killed = True
+    assert killed
+    assert [u.state for u in updates if u.state != "running"] == ["done", "done"]
+    lost = {u.name for u in updates if "lost" in u.note}
+    assert len(lost) == 1, "one run was on the node that died"
+    (name,) = lost
+    after = updates[max(i for i, u in enumerate(updates) if "lost" in u.note) :]
+    notes = [u.note for u in after if u.name == name and "from checkpoint " in u.note]
+    origins = {note.split("from checkpoint ")[1] for note in notes}
+    assert origins, "the lost run began anew"
+    assert all(int(origin) >= last_of[name] for origin in origins)
+    assert results(tmp_path / "runs") == plain(specs, tmp_path / "plain")
+
+
+@pytest.mark.slow
+def test_on_shared_storage_a_stopped_run_is_stored_and_goes_on(cluster, tmp_path):
+    specs = expand(parse({**TABLES, "grid": {"method": ["er"]}}, "test"))
+    (job,) = jobs_of(specs, tmp_path / "runs", None, device="cpu")
+    seen = []
+
+    def stop() -> bool:
+        return any(update.fraction > 0 for update in seen)
+
+    runner = OnRay(checkpoint_seconds=900, address=cluster.address, shared=True)
+    for update in runner.run([job], stop):
+        seen.append(update)
+    assert seen[-1].state == "stopped"
+    assert newest_checkpoint(job.path) >= 1
+    assert not results(tmp_path / "runs")
+    again = OnRay(address=cluster.address, shared=True)
+    assert [u.state for u in again.run([job], lambda: False)][-1] == "done"
+    assert results(tmp_path / "runs") == plain(specs, tmp_path / "plain")

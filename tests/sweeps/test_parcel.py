@@ -1,0 +1,68 @@
+"""A run in transit: whatever was packed, the other side can resume from it."""
+
+import pytest
+
+from metasp.errors import UserError
+from metasp.experiment import Interrupted, prepare
+from metasp.spec import RunSpec
+from metasp.store import RunDir
+from metasp.store.parcel import newest_checkpoint, pack, unpack
+
+SPEC = RunSpec(threads=1, width=4, memory=40, limit_per_class=30, epochs=1, method="er")
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def half_done(runs, steps):
+    """A run that was stopped after some steps."""
+    count = iter(range(10**6))
+    run = prepare(SPEC, runs, checkpoint_seconds=0, stop=lambda: next(count) >= steps)
+    with pytest.raises(Interrupted):
+        for _ in run.events():
+            pass
+    return run.directory.path
+
+
+def test_what_is_unpacked_is_what_was_packed(tmp_path):
+    run = half_done(tmp_path / "here", 5)
+    unpack(tmp_path / "there" / run.name, pack(run))
+    assert files(tmp_path / "there" / run.name) == files(run)
+
+
+def test_a_run_goes_on_elsewhere_to_the_same_result(tmp_path):
+    run = half_done(tmp_path / "here", 7)
+    unpack(tmp_path / "there" / run.name, pack(run))
+    for folder in ("there", "whole"):
+        for _ in prepare(SPEC, tmp_path / folder).events():
+            pass
+    moved, whole = (RunDir(tmp_path / f / run.name).result() for f in ("there", "whole"))
+    assert moved["class_il"] == whole["class_il"]
+    assert moved["task_il"] == whole["task_il"]
+
+
+def test_outdated_checkpoints_go_when_a_newer_parcel_arrives(tmp_path):
+    run = half_done(tmp_path / "here", 3)
+    there = tmp_path / "there" / run.name
+    unpack(there, pack(run))
+    first = newest_checkpoint(there)
+    count = iter(range(10**6))
+    more = prepare(SPEC, tmp_path / "here", checkpoint_seconds=0, stop=lambda: next(count) >= 4)
+    with pytest.raises(Interrupted):
+        for _ in more.events():
+            pass
+    unpack(there, pack(run))
+    assert newest_checkpoint(there) == newest_checkpoint(run) > first
+    assert files(there) == files(run)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "checkpoint/../../x.json", "run.sh"])
+def test_a_name_that_is_not_of_a_run_is_refused_and_nothing_is_written(tmp_path, name):
+    with pytest.raises(UserError, match="not a file of a run"):
+        unpack(tmp_path / "run", {"spec.toml": b"", name: b"x"})
+    assert not (tmp_path / "run").exists()
