@@ -65,8 +65,8 @@ def render(rows: Sequence[Row]) -> list[str]:
             f"{bound:>7}{paper:>7}{over}"
         )
     lines.append(
-        f"5 tasks × {EPOCHS} epochs of {2 * PER_CLASS} noise images 32×32, memory {MEMORY}, influence "
-        f"in the last epoch; one process, one task of each method in turn; {machine()}."
+        f"5 tasks × {EPOCHS} epochs of {2 * PER_CLASS} noise images 32×32, memory {MEMORY}, "
+        f"influence in the last epoch; one process, one task of each method in turn; {machine()}."
     )
     return lines
 

@@ -21,7 +21,6 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from metasp.influence.core import example_influence
 from metasp.influence.hessian import Curvature, curvature, exact, larsen, luketina, neumann
@@ -88,8 +87,10 @@ def trained(
     x, y = train
     generator = torch.Generator().manual_seed(seed)
     sizes = (x.shape[1], hidden, int(y.max()) + 1)
-    layers = [skip_init(nn.Linear, a, b) for a, b in pairwise(sizes)]
+    with torch.device("meta"):  # the constructors would draw from the global random state
+        layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     for layer in layers:
+        layer.to_empty(device="cpu")
         bound = layer.in_features**-0.5
         nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
