@@ -1,0 +1,22 @@
+"""Write docs/cli.md from the commands' own help: `python docs/make_cli.py`."""
+
+from pathlib import Path
+
+import click
+
+from metasp.cli import COMMANDS, app
+
+
+def reference() -> str:
+    """The help of every command, as one page."""
+    parts = ["# Command line", "", "Made from the commands themselves by `docs/make_cli.py`.", ""]
+    root = click.Context(app, info_name="metasp", max_content_width=88, terminal_width=88)
+    for name in COMMANDS:
+        command = app.get_command(root, name)
+        context = click.Context(command, info_name=name, parent=root, terminal_width=88)
+        parts += [f"## metasp {name}", "", "```text", command.get_help(context).rstrip(), "```", ""]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("cli.md").write_text(reference(), encoding="utf-8")
