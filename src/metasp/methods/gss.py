@@ -14,7 +14,7 @@ from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
 from metasp.types import Batch, State, Task
 
-AT_ONCE = 4  # gradients of single examples held at a time, besides the references
+AT_ONCE = 8  # gradients of single examples held at a time, besides the references
 TINY = 1e-30  # the cosine with a gradient of zero is zero
 NEUTRAL = 1.0  # the redundancy of a gradient that was compared with nothing
 
