@@ -190,3 +190,23 @@ def test_without_ray_one_sentence_says_what_to_install(sweep, tmp_path, monkeypa
         main(["sweep", str(sweep), "--runs", str(tmp_path / "runs"), "--on", "ray"])
     assert ended.value.code == 2
     assert "pip install 'metasp[cluster]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_mistake_of_ours_is_one_line_for_the_table_and_a_whole_trace_for_the_log():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metasp.sweeps.worker"],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdin.write(json.dumps({"name": "a-run", "runs": ".", "data": None}) + "\n")
+    process.stdin.flush()  # and kept open: its end would mean that the sweep is dead
+    said = json.loads(process.stdout.read())
+    trace = process.stderr.read()
+    process.stdin.close()
+    process.wait()
+    assert (said["name"], said["state"], said["note"]) == ("a-run", "failed", "KeyError: 'spec'")
+    assert "Traceback" in trace

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -138,17 +138,21 @@ def ended(child: Child) -> Update:
     child.errors.seek(0)
     said = child.errors.read().decode(errors="replace").strip()
     child.errors.close()
+    last = child.last
+    if last is None or last.state == "running":
+        last = Update(child.job.name, "failed", note=reason_of(code, said))
     log = child.job.path.with_name(f"{child.job.name}.failed.log")
-    if child.last is not None and child.last.state != "running":
-        if child.last.state == "done":
-            log.unlink(missing_ok=True)
-        return child.last
-    if code < 0:
-        reason = f"killed by {signal.Signals(-code).name} (out of memory?)"
-    else:
-        reason = said.splitlines()[-1] if said else f"ended with code {code}"
-    if said:
+    if last.state == "done":
+        log.unlink(missing_ok=True)
+    elif last.state == "failed" and said:
         log.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(log, said.encode())
-        reason += f"; see {log}"
-    return Update(child.job.name, "failed", note=reason)
+        last = replace(last, note=f"{last.note}; see {log}")
+    return last
+
+
+def reason_of(code: int, said: str) -> str:
+    """Why a process ended that did not say so itself."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name} (out of memory?)"
+    return said.splitlines()[-1] if said else f"ended with code {code}"

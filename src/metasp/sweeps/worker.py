@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,6 +22,7 @@ def main() -> None:
     tell = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = json.loads(sys.stdin.readline())
+    sys.excepthook = partial(confess, tell, order.get("name", ""))
     stop = stop_on_term()
     threading.Thread(target=die_with_parent, daemon=True).start()
     send(tell, run(order, stop, tell))
@@ -48,6 +50,15 @@ def run(order: dict[str, Any], stop: Callable[[], bool], tell: TextIO) -> Update
 
 def send(tell: TextIO, update: Update) -> None:
     tell.write(json.dumps(asdict(update)) + "\n")
+
+
+def confess(
+    tell: TextIO, name: str, kind: type[BaseException], error: BaseException, trace: Any
+) -> None:
+    """A mistake of ours ends the run with its name in one line, and the whole of it on stderr."""
+    sys.__excepthook__(kind, error, trace)
+    words = str(error).splitlines()[0] if str(error) else ""
+    send(tell, Update(name, "failed", note=f"{kind.__name__}: {words}"))
 
 
 def stop_on_term() -> Callable[[], bool]:
