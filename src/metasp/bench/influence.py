@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metasp.bench.nets import ResNet18
+from metasp.backbones import build
 from metasp.bench.timing import Timing, interleave, machine, peak_bytes
 from metasp.influence import record, sp_influence
 from metasp.influence.pseudo import Pair
+from metasp.types import Streams
 
 LOSS = partial(F.cross_entropy, reduction="none")
 
@@ -59,18 +60,20 @@ class Workbench:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         layout = torch.channels_last if setting.channels_last else torch.contiguous_format
-        with torch.random.fork_rng():
-            torch.random.manual_seed(0)
-            self.model: nn.Module = ResNet18(setting.width)
-            data = [self._draw(n) for n in (setting.batch, setting.goal, setting.goal)]
+        streams = Streams(0)
+        shape = (3, 32, 32)
+        self.model: nn.Module = build("resnet18", shape, 10, setting.width, streams["model"])
+        sizes = (setting.batch, setting.goal, setting.goal)
+        data = [self._draw(n, streams["data"]) for n in sizes]
         self.model.to(memory_format=layout)  # type: ignore[call-overload]
         self.batch, self.old, self.new = ((x.contiguous(memory_format=layout), y) for x, y in data)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=setting.lr)
         self.paths: dict[str, str] = {}
 
     @staticmethod
-    def _draw(n: int) -> Pair:
-        return torch.randn(n, 3, 32, 32), torch.randint(10, (n,))
+    def _draw(n: int, generator: torch.Generator) -> Pair:
+        inputs = torch.randn(n, 3, 32, 32, generator=generator)
+        return inputs, torch.randint(10, (n,), generator=generator)
 
     def er(self) -> None:
         """(a) A plain step on the whole batch."""

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from metasp.bench.timing import machine
 from metasp.influence import example_influence
+from metasp.influence.approximation import trained
 from metasp.influence.hessian import curvature, influence_matrix
 from metasp.influence.pseudo import Pair
 
@@ -138,15 +139,7 @@ def compare(train: Pair, test: Pair, damping: float = 3.0, some: int = 50) -> li
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng():
-            torch.random.manual_seed(1231)
-            inputs = train[0].shape[1]
-            model = nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, 10))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        for _ in range(150):
-            optimizer.zero_grad()
-            torch.autograd.backward(F.cross_entropy(model(train[0]), train[1]))
-            optimizer.step()
+        model = trained((train[0].double(), train[1]), seed=1231).float()
         return [
             *first_order(model, train, test),
             second_order(model, train, test, damping, some),

@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
+from metasp.bench.noise import noise_images, noise_trainer
 from metasp.bench.timing import interleave, machine
-from metasp.benchmarks import Benchmark, Source, Transform, split
-from metasp.engine import Trainer, build_trainer
-from metasp.engine.build import complete
+from metasp.engine import Trainer
 from metasp.events import StepTaken
 from metasp.methods import METHODS
-from metasp.spec import RunSpec
-from metasp.types import Streams
 
 TASK = 2  # the third
 MEMORY = 500
@@ -91,21 +88,17 @@ def one_step(name: str, backbone: str, width: int) -> Callable[[], object]:
 
 def at_third_task(name: str, backbone: str, width: int) -> Trainer:
     """A trainer in its third task, after short first ones, with a full memory of those two."""
-    benchmark = random_images()
-    spec = RunSpec(
+    trainer = noise_trainer(
+        noise_images(BATCH // 2),
         method=name,
         settings=SHORT.get(name, {}),
-        benchmark="random",
         memory=MEMORY,
         batch_size=BATCH,
         memory_batch=BATCH,
         backbone=backbone,
         width=width,
         epochs=1,
-        lr=1e-3,
-        device="cpu",
     )
-    trainer = build_trainer(complete(spec, benchmark), benchmark)
     for event in trainer.run():
         if isinstance(event, StepTaken) and event.task == TASK:
             break
@@ -117,21 +110,6 @@ def at_third_task(name: str, backbone: str, width: int) -> Trainer:
             rows = torch.arange(share) + task.index * share
             memory.write(rows, held._replace(ids=10_000 + rows), task.index)
     return trainer
-
-
-def random_images() -> Benchmark:
-    """Five tasks of two classes of noise, one batch each, 32×32 in three channels."""
-    count = 5 * BATCH
-    noise = Streams(0)["noise"]
-    inputs = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=noise)
-    labels = torch.arange(count) * 10 // count
-    names = tuple(str(label) for label in range(10))
-    source = Source(
-        "random", inputs, labels, inputs[::16], labels[::16], names, (0.5,) * 3, (0.25,) * 3, "0",
-        5, crop_padding=4, flip=True,
-    )  # fmt: skip
-    transform = Transform(source.mean, source.std, source.crop_padding, source.flip)
-    return Benchmark(source, split(source), transform)
 
 
 def paper_ratios() -> dict[str, float]:

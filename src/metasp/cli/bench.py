@@ -1,43 +1,97 @@
 """metasp bench: speed as ratios, measured interleaved in one process on this machine."""
 
-import importlib
 import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from metasp.cli.options import json_option
-from metasp.errors import unknown
+from metasp.cli.options import data_option, json_option
+from metasp.errors import UserError, unknown
 
-BENCHES = {
-    "engine": "our ER step against a bare hand-written PyTorch loop",
-    "step": "one step of every method against one of ER",
-    "influence": "the influence step against ER, and against the released way",
-    "total": "a whole run of MetaSP against one of ER",
-}
+Measured = tuple[list[str], dict[str, Any]]
 
 EXAMPLES = """
 \b
 Examples:
   metasp bench engine
-  metasp bench engine --json
+  metasp bench influence --json
+  metasp bench libraries --data DIR
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("what")
+@data_option
 @json_option
-def command(what: str, as_json: bool) -> None:
-    """Measure WHAT: engine (our step against a bare loop), step (every method against ER),
-    influence (the influence step against ER and the released way) or total (whole runs)."""
-    if what not in BENCHES:
-        raise unknown("benchmark", what, BENCHES)
-    bench = importlib.import_module(f"metasp.bench.{what}")
-    console = Console(stderr=True)
-    with console.status(f"measuring {BENCHES[what]} …"):
-        measured = bench.measure()
+def command(what: str, data: Path | None, as_json: bool) -> None:
+    """Measure WHAT:
+
+    \b
+      engine     our ER step against a bare hand-written PyTorch loop
+      step       one step of every method against one of ER
+      influence  the influence step against ER and against the released way
+      total      a whole run of MetaSP against one of ER
+      libraries  our influence against captum, Kronfluence and pyDVL
+    """
+    benches: dict[str, Callable[[], Measured]] = {
+        "engine": engine,
+        "step": step,
+        "influence": influence,
+        "total": total,
+        "libraries": lambda: libraries(data),
+    }
+    if what not in benches:
+        raise unknown("benchmark", what, benches)
+    with Console(stderr=True).status(f"measuring {what} …"):
+        lines, numbers = benches[what]()
     if as_json:
-        print(json.dumps(bench.as_json(measured)))
+        print(json.dumps(numbers))
     else:
-        for line in bench.render(measured):
-            print(line)
+        print("\n".join(lines))
+
+
+def engine() -> Measured:
+    from metasp.bench.engine import as_json, measure, render
+
+    rows = measure()
+    return render(rows), as_json(rows)
+
+
+def step() -> Measured:
+    from metasp.bench.step import as_json, measure, render
+
+    rows = measure()
+    return render(rows), as_json(rows)
+
+
+def total() -> Measured:
+    from metasp.bench.total import as_json, measure, render
+
+    rows = measure()
+    return render(rows), as_json(rows)
+
+
+def influence() -> Measured:
+    from metasp.bench.influence import influence_bench, render
+
+    found = influence_bench()
+    return render(found), {"influence": asdict(found)}
+
+
+def libraries(data: Path | None) -> Measured:
+    from metasp.cli.influence_check import examples
+
+    try:
+        from metasp.bench.libraries import compare, render
+
+        _, (x, y, goal_x, goal_y) = examples(data)
+        rivals = compare((x.flatten(1), y), (goal_x.flatten(1), goal_y))
+    except ImportError as error:
+        raise UserError(
+            f"this comparison needs {error.name}: pip install captum kronfluence pydvl."
+        ) from error
+    return render(rivals), {"libraries": [asdict(rival) for rival in rivals]}
