@@ -66,6 +66,8 @@ def bare_loop(backbone: str, width: int) -> Iterator[object]:
     source = noise_images(32, tasks=1, augmented=False).source
     streams = Streams(0)
     model: nn.Module = build(backbone, (3, 32, 32), CLASSES, width, streams["model"])
+    layout = torch.channels_last if backbone == "resnet18" else torch.contiguous_format
+    model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs, labels = source.inputs, source.labels
     held, held_labels = inputs[:MEMORY].clone(), labels[:MEMORY].clone()
@@ -73,6 +75,7 @@ def bare_loop(backbone: str, width: int) -> Iterator[object]:
         for rows in torch.split(torch.randperm(len(inputs), generator=streams["order"]), BATCH):
             old = torch.randperm(MEMORY, generator=streams["replay"])[:BATCH]
             x = torch.cat([inputs[rows], held[old]]).float().sub_(127.5).div_(63.75)
+            x = x.contiguous(memory_format=layout)
             y = torch.cat([labels[rows], held_labels[old]])
             loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()

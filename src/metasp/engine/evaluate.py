@@ -18,11 +18,10 @@ def evaluate(learner: Learner, task: Task, seen: Sequence[int]) -> tuple[float, 
     right = torch.zeros(2, dtype=torch.long)
     with torch.inference_mode():
         for start in range(0, len(test), BATCH):
-            raw = test.take(torch.arange(start, min(start + BATCH, len(test))))
-            logits = learner.outputs(learner.transform(raw.inputs.to(learner.device)))
-            labels = raw.labels.to(learner.device)
+            batch = learner.plain(test.take(torch.arange(start, min(start + BATCH, len(test)))))
+            logits = learner.outputs(batch.inputs)
             for row, classes in enumerate((seen, task.classes)):
-                right[row] += int((best_of(logits, classes) == labels).sum())
+                right[row] += int((best_of(logits, classes) == batch.labels).sum())
     model.train()
     class_il, task_il = (right / max(1, len(test))).tolist()
     return class_il, task_il

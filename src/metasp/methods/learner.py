@@ -64,6 +64,7 @@ class Learner:
     augment_memory: bool = True
     bf16: bool = False
     compiled: bool = False
+    channels_last: bool = False
     weigh: Weigh | None = None  # set to weigh (or only observe) every update of a method
     current: Examples | None = None  # the training data of the task at hand
     ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
@@ -132,6 +133,8 @@ class Learner:
 
     def _prepared(self, raw: Batch, generator: torch.Generator | None) -> Batch:
         inputs = self.transform(raw.inputs.to(self.device), generator)
+        if self.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         return Batch(inputs, raw.labels.to(self.device), raw.ids)
 
 
