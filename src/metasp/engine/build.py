@@ -61,8 +61,8 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
     source = benchmark.source
     model = build(spec.backbone, source.shape, source.classes, spec.width, streams["model"])
     model.to(device)
-    # Convolutions of a deep net are faster this way; for a small one it makes no difference.
-    channels_last = spec.backbone == "resnet18"
+    # Wide convolutions are faster this way; narrow ones are not, and crash (see Learner.prepare).
+    channels_last = spec.backbone == "resnet18" and (spec.width or 0) >= 16
     if channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if spec.compile:

@@ -133,8 +133,10 @@ class Learner:
 
     def _prepared(self, raw: Batch, generator: torch.Generator | None) -> Batch:
         inputs = self.transform(raw.inputs.to(self.device), generator)
-        if self.channels_last:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        # Explicit either way: cropped pictures come out channels-last, and the CPU kernel for the
+        # backward pass of narrow strided 1×1 convolutions crashes in that layout (torch 2.13).
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        inputs = inputs.contiguous(memory_format=layout)
         return Batch(inputs, raw.labels.to(self.device), raw.ids)
 
 
