@@ -155,3 +155,12 @@ def test_whom_to_compare_with_must_be_there_and_be_one(tmp_path):
     with pytest.raises(UserError, match="several rows"):
         tables_of(tmp_path, against="er")
     assert tables_of(tmp_path, against="er (epochs 9)")
+
+
+def test_a_single_seed_is_not_tested_and_the_table_says_so(tmp_path):
+    make_run(tmp_path, 0.6, method="metasp-rehsel")
+    make_run(tmp_path, 0.3, method="er")
+    table = tables_of(tmp_path)[0]
+    assert not any(c.mark for row in table.rows for c in row)
+    assert any("no tests" in note for note in table.notes)
+    assert not any("significantly" in note for note in table.notes)

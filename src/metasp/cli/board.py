@@ -70,7 +70,8 @@ def picture(board: Board) -> Group:
         table.add_row(update.name, "running", bar, left, update.note)
     for update in board.of("failed"):
         table.add_row(update.name, Text("failed", style="red"), "", "", Text(update.note))
-    whole = ProgressBar(total=len(board.jobs), completed=len(board.of("done")))
+    whole = Table.grid(expand=True)  # a bar alone would not end its line
+    whole.add_row(ProgressBar(total=len(board.jobs), completed=len(board.of("done"))))
     return Group(table, whole, Text(headline(board)))
 
 

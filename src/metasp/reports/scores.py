@@ -187,10 +187,13 @@ def notes_of(
 ) -> list[str]:
     """Everything a reader must know to trust the table."""
     notes = [f"mean ± standard deviation over seeds; {common_ground(group.rows)}."]
+    others = [row for row in group.rows if row is not reference]
     if reference is None:
         notes.append(
             f"no tests: not one row of {how.against or REFERENCE} here (--against chooses another)."
         )
+    elif not any(len(set(reference.seeds) & set(row.seeds)) > 1 for row in others):
+        notes.append(f"no tests: no row shares two seeds with {reference.label}.")
     else:
         test = "paired t-test over seeds, 95%" + (", Holm-corrected per column" if how.holm else "")
         notes.append(f"{BETTER} {reference.label} is significantly better, {WORSE} worse ({test}).")

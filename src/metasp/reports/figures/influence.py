@@ -64,8 +64,12 @@ def one_counts(group: Group, row: Configuration, runs: list[Columns]) -> Drawing
     for panel in axes[1]:
         panel.set_xlabel("task")
     legend_right(figure, axes[0][0])
-    figure.suptitle(f"{group.title}: {row.label}, mean of {len(runs)} runs", fontsize=9)
+    figure.suptitle(f"{group.title}: {row.label}, {runs_text(runs)}", fontsize=9)
     return Drawing(f"influence-counts-{group.slug}-{slug(row.label)}", figure, data)
+
+
+def runs_text(runs: list[Columns]) -> str:
+    return "1 run" if len(runs) == 1 else f"mean of {len(runs)} runs"
 
 
 def count_text(number: float) -> str:
