@@ -13,6 +13,7 @@ from metasp.errors import UserError
 COMMANDS = {
     "run": "Train on a stream of tasks and store the run.",
     "resume": "Continue a run that was stopped.",
+    "explore": "Look at the examples of a run, and what became of them, in the browser.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
     "bench": "Measure speed as ratios on this machine.",
 }
