@@ -83,9 +83,7 @@ def opened(path: Path) -> RunDir:
     return RunDir(path.resolve())
 
 
-def examples_of(
-    spec: RunSpec, runs: Path, data: Path | None
-) -> tuple[Material, tuple[str, ...]]:
+def examples_of(spec: RunSpec, runs: Path, data: Path | None) -> tuple[Material, tuple[str, ...]]:
     """What the run's examples look like and the names of their classes, if the data is there."""
     from metasp.experiment import prepare
 
@@ -121,7 +119,7 @@ def serve_page(page: bytes, port: int) -> None:
         raise UserError(
             f"port {port} of {HOST} is taken ({error.strerror}): leave --port out."
         ) from error
-    address = f"http://{HOST}:{server.server_address[1]}/"
+    address = f"http://{HOST}:{server.server_port}/"
     print(f"{address} (Ctrl-C ends it)", flush=True)
     webbrowser.open(address)
     try:

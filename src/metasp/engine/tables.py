@@ -50,7 +50,7 @@ def predicted_labels(learner: Learner, seen: Sequence[Task], ids: Sequence[int])
     found: list[int] = []
     learner.model.eval()
     with torch.inference_mode():
-        for part in rows.split(BATCH):
+        for part in torch.split(rows, BATCH):
             raw = train.take(part).inputs.to(learner.device)
             found += best_of(learner.outputs(learner.transform(raw)), classes).tolist()
     learner.model.train()

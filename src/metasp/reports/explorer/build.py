@@ -56,9 +56,7 @@ def build_page(
     remembered = np.concatenate([record.remembered for record in records])
     shown = ids_to_show(measured, remembered, limit)
     everything = len(np.unique(np.concatenate([measured.id, remembered])))
-    pictures, sheets = packed(
-        material if isinstance(material, Missing) else material.only(shown)
-    )
+    pictures, sheets = packed(material if isinstance(material, Missing) else material.only(shown))
     names = next((r.class_names for r in records if r.class_names), tuple(class_names))
     data = {
         "classes": [str(name) for name in names],

@@ -87,12 +87,14 @@ def sheets(tiles: Array) -> list[str]:
     parts = [sheet(tiles[at : at + PER_SHEET]) for at in range(0, len(tiles), PER_SHEET)]
     if tiles.nbytes <= LOSSLESS_BYTES:
         return [data_uri(encoded(part, None)) for part in parts]
-    contents: list[bytes] = []
-    for quality in QUALITIES:
-        contents = [encoded(part, quality) for part in parts]
-        if sum(map(len, contents)) <= BUDGET_BYTES:
-            break
-    return [data_uri(content) for content in contents]
+    quality = affordable(parts[0], BUDGET_BYTES * len(parts[0]) // sum(map(len, parts)))
+    return [data_uri(encoded(part, quality)) for part in parts]
+
+
+def affordable(part: Array, budget: int) -> int:
+    """The best quality that keeps one sheet, taken for all, within its share of the budget."""
+    fits = (quality for quality in QUALITIES if len(encoded(part, quality)) <= budget)
+    return next(fits, QUALITIES[-1])
 
 
 def sheet(tiles: Array) -> Array:
@@ -117,7 +119,7 @@ def encoded(pixels: Array, quality: int | None) -> bytes:
     if quality is None:
         image.save(target, "WEBP", lossless=True, quality=50, method=4)
     else:
-        image.save(target, "WEBP", quality=quality, method=4)
+        image.save(target, "WEBP", quality=quality, method=2)
     return target.getvalue()
 
 

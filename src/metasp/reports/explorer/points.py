@@ -89,19 +89,16 @@ def side_counts(points: Points) -> dict[str, int]:
 
 def helped(points: Points) -> list[dict[str, Any]]:
     """Rows that help and that hurt, for each task, source and measure."""
-    return [
-        {
-            "task": int(task),
-            "source": source,
-            "measure": measure,
-            "helps": int((values < 0).sum()),
-            "hurts": int((values > 0).sum()),
-        }
-        for task in np.unique(points.task)
-        for source in SOURCES
-        for measure in MEASURES
-        for values in [chosen(points, measure, source)[task == of_source(points.task, points, source)]]
-    ]  # fmt: skip
+    found = []
+    for task in np.unique(points.task):
+        here = points.only(points.task == task)
+        for source in SOURCES:
+            for measure in MEASURES:
+                values = of_source(here, measure, source)
+                signs = {"helps": int((values < 0).sum()), "hurts": int((values > 0).sum())}
+                entry = {"task": int(task), "source": source, "measure": measure}
+                found.append({**entry, **signs})
+    return found
 
 
 def histograms(points: Points) -> list[dict[str, Any]]:
@@ -109,7 +106,7 @@ def histograms(points: Points) -> list[dict[str, Any]]:
     found = []
     for source in SOURCES:
         for measure in MEASURES:
-            values = chosen(points, measure, source)
+            values = of_source(points, measure, source)
             if len(values):
                 counts, edges = np.histogram(values, GROUPS)
                 entry = {"counts": counts.tolist(), "edges": edges.tolist()}
@@ -117,12 +114,8 @@ def histograms(points: Points) -> list[dict[str, Any]]:
     return found
 
 
-def chosen(points: Points, measure: str, source: str) -> Array:
-    return of_source(getattr(points, measure), points, source)
-
-
-def of_source(column: Array, points: Points, source: str) -> Array:
-    return np.asarray(column[points.memory == (source == "memory")])
+def of_source(points: Points, measure: str, source: str) -> Array:
+    return np.asarray(getattr(points, measure)[points.memory == (source == "memory")])
 
 
 def suspicious(points: Points) -> Array:

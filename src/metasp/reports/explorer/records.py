@@ -9,17 +9,14 @@ import numpy as np
 from metasp.errors import UserError
 from metasp.metrics import scores
 from metasp.reports.explorer.history import ids_in, memory_history
-from metasp.reports.explorer.points import Points, helped, histograms, side_counts
+from metasp.reports.explorer.points import NEEDED, Points, helped, histograms, side_counts
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 
 Array = np.ndarray[Any, Any]
 
 SCENARIOS = ("class_il", "task_il")
-EMPTY: Mapping[str, Sequence[Any]] = {
-    name: () for name in ("task", "id", "label", "source", "stability", "plasticity", "fused",
-                          "loss", "count", "kept", "predicted")
-}  # fmt: skip
+EMPTY: Mapping[str, Sequence[Any]] = dict.fromkeys((*NEEDED, "loss", "predicted"), ())
 
 
 @dataclass(frozen=True)

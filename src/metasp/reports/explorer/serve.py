@@ -11,9 +11,8 @@ def server_of(page: bytes, port: int = 0) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            here = f":{self.server.server_address[1]}"
             # Another name for this address in the browser would be another site reading along.
-            if self.headers.get("Host") not in (HOST + here, "localhost" + here):
+            if self.headers.get("Host") not in (f"{HOST}:{bound}", f"localhost:{bound}"):
                 self.send_error(HTTPStatus.FORBIDDEN)
             elif self.path == "/favicon.ico":
                 self.send_response(HTTPStatus.NO_CONTENT)
@@ -32,4 +31,6 @@ def server_of(page: bytes, port: int = 0) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Quiet: the terminal shows the address, not each request."""
 
-    return ThreadingHTTPServer((HOST, port), Handler)
+    server = ThreadingHTTPServer((HOST, port), Handler)
+    bound = server.server_port
+    return server
