@@ -91,7 +91,8 @@ function mapOption(points, rows, groups, extra = {}) {
   const x = extra.x || reach(points.stability, rows);
   const y = extra.y || reach(points.plasticity, rows);
   const narrow = mapBox && mapBox.clientWidth < 500;
-  const size = rows.length > 4000 ? 4.5 : rows.length > 1000 ? 6 : 8;
+  // Below 4 pixels the library fills plain squares, which is twice as fast as circles.
+  const size = rows.length > 4000 ? 3.9 : rows.length > 1000 ? 6 : 8;
   const scale = (name, most) =>
     axis({
       type: 'value', min: -most, max: most, name, nameLocation: 'middle', nameGap: 30,

@@ -42,7 +42,7 @@ function matrixTable(matrix) {
       const made = el('td', { class: 'heat' }, value === null ? '' : (100 * value).toFixed(1));
       if (value !== null) {
         made.style.backgroundColor = `color-mix(in oklab, var(--accent) ${Math.round(8 + 84 * value * value)}%, var(--card))`;
-        made.classList.toggle('deep', value > 0.75);
+        made.classList.toggle('deep', value > 0.85);
       }
       return made;
     })));

@@ -70,7 +70,7 @@ function renderSuspects(panel) {
   parts.push(
     el('div', { class: 'tools' },
       choice('Order', 'suspectOrder', [['harm', 'Most harmful first'], ['loss', 'Highest loss first']], refresh),
-      hasPredictions() ? el('label', { class: 'check' }, wide, 'also where the model agrees with the label') : null,
+      hasPredictions() ? el('label', { class: 'check' }, wide, 'also where the model agrees') : null,
       el('span', { class: 'spacer' }),
       rows.length ? el('button', { type: 'button', class: 'quiet', on: { click: all(true) } }, 'Tick all') : null,
       rows.length ? el('button', { type: 'button', class: 'quiet', on: { click: all(false) } }, 'Untick all') : null,

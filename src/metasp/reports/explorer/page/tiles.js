@@ -118,9 +118,10 @@ function tip(points, row) {
       'div',
       {},
       el('strong', {}, name),
-      el('p', {}, `example ${points.id[row]} · task ${points.task[row] + 1} · ${sourceWords(points, row)}`),
-      el('p', {}, `remembering ${short(help(points.stability[row]))} · learning ${short(help(points.plasticity[row]))}`),
-      el('p', {}, points.kept[row] ? 'kept in memory' : 'not kept'),
+      el('p', {}, `example ${points.id[row]} · task ${points.task[row] + 1}`),
+      el('p', {}, `${sourceWords(points, row)} · ${points.kept[row] ? 'kept' : 'not kept'}`),
+      el('p', {}, `remembering ${short(help(points.stability[row]))}`),
+      el('p', {}, `learning ${short(help(points.plasticity[row]))}`),
       predicted !== null && predicted !== points.label[row]
         ? el('p', { class: 'warn' }, `the model says ${className(predicted)}`)
         : null,
