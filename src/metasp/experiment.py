@@ -80,7 +80,9 @@ class Experiment:
 
     def _result(self) -> dict[str, Any]:
         result = summarise(self.directory.events())
-        return {"spec": self.spec.as_dict(), **result, "environment": environment()}
+        names = list(self.benchmark.source.class_names)
+        told = {"spec": self.spec.as_dict(), "class_names": names}
+        return {**told, **result, "environment": environment()}
 
 
 def prepare(

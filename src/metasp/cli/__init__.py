@@ -16,6 +16,7 @@ COMMANDS = {
     "sweep": "Run a grid of specs, here or on a Ray cluster.",
     "report": "Tables of stored runs: mean ± std, tests, published figures.",
     "figures": "Figures of stored runs, each with its data.",
+    "explore": "Look at the examples of a run, and what became of them, in the browser.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
     "suspects": "List the examples most likely mislabelled.",
     "influence-check": "Compare influence approximations with the exact influence.",

@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
+from metasp.engine.evaluate import BATCH, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
-from metasp.types import Task
+from metasp.methods.learner import Learner
+from metasp.types import Examples, Task
 
 
 def note_influence(memory: Memory, ledger: Ledger) -> None:
@@ -36,3 +38,20 @@ def influence_columns(
     columns["source"] = ["new" if i in new else "memory" for i in ids]
     columns["kept"] = [i in kept for i in ids]
     return columns
+
+
+def predicted_labels(learner: Learner, seen: Sequence[Task], ids: Sequence[int]) -> list[int]:
+    """The class, of all seen, that the model as it stands gives each example. It looks without
+    augmentation and in eval mode, so that training goes on as if it had not looked."""
+    train = Examples.join([task.train for task in seen])
+    place = {identity: row for row, identity in enumerate(train.ids.tolist())}
+    rows = torch.tensor([place[identity] for identity in ids])
+    classes = sorted({label for task in seen for label in task.classes})
+    found: list[int] = []
+    learner.model.eval()
+    with torch.inference_mode():
+        for part in torch.split(rows, BATCH):
+            raw = train.take(part).inputs.to(learner.device)
+            found += best_of(learner.outputs(learner.transform(raw)), classes).tolist()
+    learner.model.train()
+    return found

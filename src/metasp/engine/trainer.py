@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metasp.engine.evaluate import evaluate
-from metasp.engine.tables import influence_columns, note_influence
+from metasp.engine.tables import influence_columns, note_influence, predicted_labels
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished, TaskStarted
 from metasp.influence import Ledger
@@ -162,6 +162,8 @@ class Trainer:
         note_influence(learner.memory, learner.ledger)
         self.method.end_task(task)
         columns = influence_columns(learner.ledger, learner.memory, seen)
+        if columns:
+            columns = {**columns, "predicted": predicted_labels(learner, seen, columns["id"])}
         learner.ledger = Ledger(learner.ledger.quantities[3:])
         return TaskFinished(task.index, learner.memory.table(), columns)
 

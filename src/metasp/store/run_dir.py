@@ -37,6 +37,7 @@ INFLUENCE = pa.schema(
         ("loss", pa.float64()),
         ("count", pa.int64()),
         ("kept", pa.bool_()),
+        ("predicted", pa.int32()),
     ]
 )
 
@@ -134,7 +135,12 @@ class RunDir:
         if self._events is not None:
             with writing(self.path):
                 self._events.flush()
-        lines = (self.path / "events.jsonl").read_bytes().splitlines()
+        try:
+            content = (self.path / "events.jsonl").read_bytes()
+        except FileNotFoundError as error:
+            raise UserError(f"{self.path} has no events.jsonl: the run is damaged.") from error
+        # A killed run may end in the middle of a line, which then does not count.
+        lines = content[: content.rfind(b"\n") + 1].splitlines()
         try:
             return [json.loads(line) for line in lines]
         except ValueError as error:
@@ -145,6 +151,21 @@ class RunDir:
             self._log.flush()
             os.fsync(self._log.fileno())
             write_atomic(self.path / "result.json", json.dumps(result, indent=1).encode())
+
+    def influence(self) -> Columns | None:
+        """One row per example and task; None where the method records none."""
+        return self._columns("influence.parquet")
+
+    def memory_tables(self) -> dict[int, Columns]:
+        """What the memory held at the end of each finished task, by task."""
+        paths = sorted((self.path / "memory").glob("task-[0-9]*.parquet"))
+        tables = {int(path.stem[5:]): self._columns(f"memory/{path.name}") for path in paths}
+        return {task: columns for task, columns in tables.items() if columns is not None}
+
+    def page(self, other: "RunDir | None" = None) -> Path:
+        """Where the explorer's page of this run, or of this and another one, is kept."""
+        suffix = f"-with-{other.spec().digest}" if other else ""
+        return self.path / f"explorer{suffix}.html"
 
     @property
     def _log(self) -> BinaryIO:
@@ -160,10 +181,6 @@ class RunDir:
     def noise(self) -> Columns | None:
         """The labels that are wrong on purpose; None where none were asked for."""
         return self._columns("noise.parquet")
-
-    def influence(self) -> Columns | None:
-        """One row per example and task; None where the method records none."""
-        return self._columns("influence.parquet")
 
     def _columns(self, name: str) -> Columns | None:
         path = self.path / name
@@ -201,6 +218,8 @@ class RunDir:
             "noise.parquet",
         ):
             (self.path / name).unlink(missing_ok=True)
+        for path in self.path.glob("explorer*.html"):
+            path.unlink()
         for name in ("memory", "checkpoint"):
             shutil.rmtree(self.path / name, ignore_errors=True)
 

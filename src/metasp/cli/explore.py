@@ -1,0 +1,130 @@
+"""metasp explore: look at the examples of a run in the browser."""
+
+import json
+import webbrowser
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+
+from metasp.cli.options import data_option, json_option
+from metasp.errors import UserError
+from metasp.reports.explorer import Examples, Material, Missing, build_page
+from metasp.reports.explorer.serve import HOST, server_of
+from metasp.spec import RunSpec
+from metasp.store import RunDir
+from metasp.store.files import write_atomic
+
+EXAMPLES = """
+\b
+Examples:
+  metasp explore runs/split-digits-metasp-rehsel-m200-s1231-0123456789ab
+  metasp explore RUN --serve
+  metasp explore RUN RUN_B --out compared.html
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path), required=False)
+@click.option("--serve", is_flag=True, help=f"Serve the page on {HOST} and open the browser.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port; default: a free one.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the page."
+)
+@click.option(
+    "--max-examples",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    help="Examples shown at most; the rest is only counted.",
+)
+@data_option
+@json_option
+def command(
+    run: Path,
+    run_b: Path | None,
+    serve: bool,
+    port: int,
+    out: Path | None,
+    max_examples: int,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Write one page that shows which examples of RUN help the model remember, which help it
+    learn, which hurt both, and what the memory kept; with RUN_B, which examples changed sides.
+    The page needs no network and can be mailed."""
+    runs = [opened(path) for path in (run, run_b) if path is not None]
+    material, names = examples_of(runs[0].spec(), runs[0].path.parent, data)
+    built = build_page(runs, material, names, max_examples)
+    target = out or runs[0].page(*runs[1:])
+    write_page(target, built.content)
+    why = material.why if isinstance(material, Missing) else None
+    if as_json:
+        told = {"page": str(target), "bytes": len(built.content), "without_pictures": why}
+        print(json.dumps({**told, "examples": built.examples, "shown": built.shown}))
+    else:
+        if why is not None:
+            print_note(f"the page has no pictures: {why}")
+        if built.shown < built.examples:
+            print_note(
+                f"the page shows {built.shown:,} of {built.examples:,} examples; "
+                "see --max-examples."
+            )
+        print(target)
+    if serve:
+        serve_page(built.content, port)
+
+
+def opened(path: Path) -> RunDir:
+    if not (path / "spec.toml").is_file():
+        raise UserError(f"{path} is not a run: it has no spec.toml; see `metasp list runs`.")
+    return RunDir(path.resolve())
+
+
+def examples_of(spec: RunSpec, runs: Path, data: Path | None) -> tuple[Material, tuple[str, ...]]:
+    """What the run's examples look like and the names of their classes, if the data is there."""
+    from metasp.experiment import prepare
+
+    try:
+        benchmark = prepare(spec, runs, data).benchmark
+    except UserError as error:
+        return Missing(str(error)), ()
+    parts = [task.train for task in benchmark.tasks]
+    ids, rows = (
+        np.concatenate([getattr(part, name).numpy() for part in parts]) for name in ("ids", "rows")
+    )
+    return Examples(ids, rows, parts[0].source.numpy()), benchmark.source.class_names
+
+
+def write_page(target: Path, content: bytes) -> None:
+    try:
+        write_atomic(target, content)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {target}: {error.strerror or error}; choose another place with --out."
+        ) from error
+
+
+def print_note(sentence: str) -> None:
+    Console(stderr=True).print(f"note: {sentence}", highlight=False, markup=False)
+
+
+def serve_page(page: bytes, port: int) -> None:
+    """Until Ctrl-C."""
+    try:
+        server = server_of(page, port)
+    except OSError as error:
+        raise UserError(
+            f"port {port} of {HOST} is taken ({error.strerror}): leave --port out."
+        ) from error
+    address = f"http://{HOST}:{server.server_port}/"
+    print(f"{address} (Ctrl-C ends it)", flush=True)
+    webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        server.server_close()

@@ -1,0 +1,82 @@
+// The top of the page: what was run, how well it did, and how many examples help.
+function renderSummary() {
+  const r = run();
+  byId('title').textContent = `${r.method} on ${r.benchmark}`;
+  byId('summary').textContent = [learned(r), scored(r)].filter(Boolean).join(' ');
+  const notes = [];
+  if (!r.finished) notes.push('This run is not finished: the page shows the tasks that are.');
+  if (pictures.kind === 'none') notes.push(`There are no pictures on this page: ${pictures.why}`);
+  if (data.shown < data.examples) {
+    notes.push(
+      `The page shows ${count(data.shown)} of ${count(data.examples)} examples: all that were in ` +
+        'memory, the most helpful and most harmful of each task, the suspects and an even ' +
+        'sample of the rest. The counts above the tabs and the statistics are of all.',
+    );
+  }
+  byId('notes').hidden = !notes.length;
+  byId('notes').textContent = notes.join(' ');
+  renderSides(r);
+  byId('about').textContent =
+    `Run ${r.name}: ${r.backbone}, ${plural(r.epochs, 'epoch')} per task, seed ${r.seed}` +
+    (r.seconds ? `, trained in ${Math.round(r.seconds)} s.` : '.');
+}
+
+function learned(r) {
+  const classes = new Set(r.tasks.flatMap((task) => task.classes)).size;
+  const kept = r.budget && r.memory.some((step) => step.held)
+    ? `, with a memory of ${plural(r.budget, 'example')}` : '';
+  return `The model learned ${plural(classes, 'class', 'classes')} in ${plural(r.tasks.length, 'task')}, one after the other${kept}.`;
+}
+
+function scored(r) {
+  const open = r.scenarios.class_il;
+  const given = r.scenarios.task_il;
+  if (!open) return 'No task is finished yet.';
+  return (
+    `At the end it is right on ${percent(open.A_inf)} of the test examples of all tasks, and on ` +
+    `${percent(given.A_inf)} when it is told which task an example belongs to.`
+  );
+}
+
+function renderSides(r) {
+  const box = byId('sides');
+  const note = byId('sides-note');
+  box.hidden = !measured();
+  note.hidden = !measured();
+  if (!measured()) return;
+  const total = Math.max(1, Object.values(r.sides).reduce((a, b) => a + b, 0));
+  const words = {
+    both: 'keep what is known and teach what is new',
+    remembering: 'keep what is known, at the cost of the new',
+    learning: 'teach what is new, at the cost of the old',
+    neither: 'get in the way of both',
+  };
+  box.replaceChildren(
+    ...SIDES.map((side) => {
+      const meter = el('span', { class: 'meter' }, el('i', {}));
+      meter.firstChild.style.width = `${(100 * r.sides[side]) / total}%`;
+      return el(
+        'button',
+        {
+          type: 'button',
+          class: `side ${side}`,
+          on: {
+            click: () => {
+              state.side = side;
+              openTab('gallery');
+              renderFilters();
+            },
+          },
+        },
+        el('span', { class: 'side-count' }, count(r.sides[side])),
+        el('span', { class: 'side-name' }, SIDE_WORDS[side]),
+        el('span', { class: 'side-words' }, words[side]),
+        meter,
+      );
+    }),
+  );
+  const tasks = new Set(r.helped.map((entry) => entry.task)).size;
+  note.textContent =
+    `${plural(r.measured, 'example')} measured in ${plural(tasks, 'task')}; each is counted once, by its ` +
+    'latest measurement. Choose a side to see its pictures.';
+}

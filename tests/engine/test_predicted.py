@@ -1,0 +1,54 @@
+"""The class the model gives each measured example: right, and without a trace on training."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+import metasp.engine.trainer as engine
+from metasp.engine import build_trainer
+from tests.helpers import final_weights, finish, outcome
+
+
+def test_it_is_what_the_stored_model_says(tiny):
+    experiment = tiny(method="metasp-rehsel", epochs=2)
+    run = finish(experiment)
+    table = pq.read_table(run.path / "influence.parquet").to_pydict()
+    trainer = build_trainer(experiment.spec, experiment.benchmark)
+    trainer.restore({k: torch.from_numpy(v) for k, v in run_latest(run).arrays.items()}, {})
+    source = experiment.benchmark.source
+    model = trainer.learner.model.eval()
+    row = {int(i): at for at, i in enumerate(source.ids)}
+    last = [at for at, task in enumerate(table["task"]) if task == 4]
+    pixels = source.inputs[[row[table["id"][at]] for at in last]].float() / 255
+    with torch.no_grad():
+        logits = model((pixels - source.mean[0]) / source.std[0])
+    # All ten classes are seen by the last task, so the largest logit decides.
+    ours = np.array([table["predicted"][at] for at in last])
+    assert (ours == logits.argmax(1).numpy()).mean() > 0.99
+    early = {table["predicted"][at] for at, task in enumerate(table["task"]) if task == 1}
+    assert early <= {0, 1, 2, 3}, "a class not seen yet is never given"
+
+
+def run_latest(run):
+    from metasp.store.checkpoints import load_latest
+
+    return load_latest(run.path / "checkpoint")[0]
+
+
+def test_looking_leaves_no_trace(tiny, monkeypatch):
+    """With BatchNorm, dropping the look changes not one bit of the run."""
+    changes = {"method": "metasp", "backbone": "resnet18", "width": 4, "limit_per_class": 12}
+    looked = finish(tiny("looked", **changes))
+    monkeypatch.setattr(engine, "predicted_labels", lambda learner, seen, ids: [0] * len(ids))
+    blind = finish(tiny("blind", **changes))
+    assert final_weights(looked) == final_weights(blind)
+    assert outcome(looked) == outcome(blind)
+    predicted = pq.read_table(looked.path / "influence.parquet")["predicted"].to_pylist()
+    assert any(predicted), "the look took place"
+
+
+def test_a_run_without_influences_does_not_look(tiny, monkeypatch):
+    monkeypatch.setattr(engine, "predicted_labels", None)
+    run = finish(tiny(method="er"))
+    assert run.influence() is None
+    assert sorted(run.memory_tables()) == [0, 1, 2, 3, 4]
