@@ -13,7 +13,7 @@ from metasp.cli import main
 
 FLAGS = ["--epochs", "2", "--limit-per-class", "24", "--memory", "40", "--threads", "1"]
 # Some methods need a setting to fit a test's patience.
-SHORT: dict[str, list[str]] = {}
+SHORT = {"gdumb": ["--memory-epochs", "4"], "hal": ["--anchor-steps", "5"]}
 
 
 def spawn(arguments: list[str]) -> int:

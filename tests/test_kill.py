@@ -37,7 +37,7 @@ def test_killed_at_random_moments_every_method_ends_with_the_same_bits(tmp_path)
 
 def test_interrupt_stores_a_checkpoint_and_says_how_to_go_on(tiny, tmp_path):
     """Ctrl-C in a real process in mid-run, then the command it prints."""
-    whole = finish(tiny("whole", method="er", epochs=60))
+    whole = finish(tiny("whole", method="er", epochs=25))
     spec = tmp_path / "spec.toml"
     spec.write_text(whole.spec().to_toml())
     command = [sys.executable, "-m", "metasp", "run", "--spec", spec, "--runs", tmp_path / "cut"]
