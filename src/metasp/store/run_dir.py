@@ -37,7 +37,6 @@ INFLUENCE = pa.schema(
         ("loss", pa.float64()),
         ("count", pa.int64()),
         ("kept", pa.bool_()),
-        ("loss", pa.float64()),
     ]
 )
 
