@@ -17,6 +17,7 @@ COMMANDS = {
     "report": "Tables of stored runs: mean ± std, tests, published figures.",
     "figures": "Figures of stored runs, each with its data.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
+    "memory": "List what a run's memory holds, or make it forget examples.",
     "suspects": "List the examples most likely mislabelled.",
     "bench": "Measure speed as ratios on this machine.",
 }
