@@ -129,7 +129,7 @@ def test_a_resumed_run_that_forgot_still_resumes_exactly(tiny):
             try:
                 again = tiny(folder, {"checkpoint_seconds": 0.0}, method="metasp")
                 calls = iter(range(10**6))
-                again.stop = lambda calls=calls: often and next(calls) >= 3
+                again.stop = lambda calls=calls, often=often: often and next(calls) >= 3
                 finish(again)
                 break
             except Interrupted:
