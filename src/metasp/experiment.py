@@ -15,10 +15,12 @@ from metasp.benchmarks import Benchmark, load_benchmark
 from metasp.benchmarks.python import dealt_again
 from metasp.engine import Trainer, build_trainer
 from metasp.engine.build import complete
+from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
 from metasp.metrics import scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
+from metasp.store.forget import marked
 
 
 class Interrupted(Exception):
@@ -37,6 +39,7 @@ class Experiment:
     stop: Callable[[], bool] = lambda: False
     warnings: list[str] = field(default_factory=list)
     trainer: Trainer | None = None
+    _gone: list[int] = field(default_factory=list)  # ids that training does without
 
     @property
     def finished(self) -> bool:
@@ -49,6 +52,7 @@ class Experiment:
         with self.directory.open(self.spec, fresh=self.force):
             self.directory.keep_noise(self.benchmark.flipped)
             self._resume(trainer)
+            self._go_without(trainer)
             saved = time.monotonic()
             for event in trainer.run():
                 self.directory.append(event)
@@ -70,11 +74,28 @@ class Experiment:
         found, warnings = self.directory.latest()
         self.warnings += warnings
         if found is not None:
-            numbers = {k: v for k, v in found.numbers.items() if k != "log"}
+            numbers = {k: v for k, v in found.numbers.items() if k not in ("log", "forgotten")}
+            # The order of an epoch counts the examples that were there when it was stored.
+            self._gone = found.numbers.get("forgotten", [])
+            trainer.tasks = [task.without(torch.tensor(self._gone)) for task in trainer.tasks]
             trainer.restore({k: torch.from_numpy(v) for k, v in found.arrays.items()}, numbers)
+
+    def _go_without(self, trainer: Trainer) -> None:
+        """Leave out what was forgotten since."""
+        now = self.directory.forgotten()
+        trainer.forget(torch.tensor(sorted({*now} - {*self._gone}), dtype=torch.long))
+        self._gone = now
+        for task in trainer.tasks:
+            if not len(task.train):
+                raise UserError(
+                    f"all examples of task {task.index + 1} were forgotten, so there is nothing to "
+                    "train it on: start a run without it."
+                )
 
     def _checkpoint(self, trainer: Trainer) -> None:
         tensors, numbers = trainer.state()
+        if self._gone:
+            numbers["forgotten"] = self._gone
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
         self.directory.checkpoint(arrays, numbers)
 
@@ -82,7 +103,8 @@ class Experiment:
         result = summarise(self.directory.events())
         names = list(self.benchmark.source.class_names)
         told = {"spec": self.spec.as_dict(), "class_names": names}
-        return {**told, **result, "environment": environment()}
+        whole = {**told, **result, "environment": environment()}
+        return marked(whole, len(self._gone), undisturbed=False) if self._gone else whole
 
 
 def prepare(

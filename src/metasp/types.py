@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import torch
@@ -16,7 +16,7 @@ State = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """Aligned rows: inputs (n, …), labels (n,), ids (n,)."""
+    """Aligned rows: inputs (n, …), labels (n,) or, where they are no classes, (n, …), ids (n,)."""
 
     inputs: Tensor
     labels: Tensor
@@ -61,6 +61,10 @@ class Examples:
     def only(self, index: Tensor) -> "Examples":
         return Examples(self.source, self.rows[index], self.labels[index], self.ids[index])
 
+    def without(self, ids: Tensor) -> "Examples":
+        """All but the examples of these ids."""
+        return self.only(torch.nonzero(~torch.isin(self.ids, ids)).flatten())
+
     def to(self, device: torch.device) -> "Examples":
         return Examples(self.source.to(device), self.rows, self.labels.to(device), self.ids)
 
@@ -83,6 +87,10 @@ class Task:
     classes: tuple[int, ...]
     train: Examples
     test: Examples
+
+    def without(self, ids: Tensor) -> "Task":
+        """The same task, but for the training examples of these ids."""
+        return replace(self, train=self.train.without(ids))
 
 
 class Streams:

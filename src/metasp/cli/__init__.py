@@ -18,6 +18,7 @@ COMMANDS = {
     "figures": "Figures of stored runs, each with its data.",
     "explore": "Look at the examples of a run, and what became of them, in the browser.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
+    "memory": "List what a run's memory holds, or make it forget examples.",
     "suspects": "List the examples most likely mislabelled.",
     "influence-check": "Compare influence approximations with the exact influence.",
     "bench": "Measure speed as ratios on this machine.",

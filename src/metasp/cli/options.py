@@ -35,6 +35,14 @@ checkpoint_option = click.option(
 )
 
 
+track_option = click.option(
+    "--track",
+    multiple=True,
+    metavar="TOOL",
+    help="Show the run in tensorboard or mlflow too; may be given twice.",
+)
+
+
 class Numbers(click.ParamType[Any]):
     """Whole numbers separated by commas."""
 

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from metasp.cli.options import (
     runs_option,
     spec_from,
     spec_options,
+    track_option,
 )
 from metasp.cli.show import balance_table, duration, follow, score_table
 from metasp.experiment import Experiment, Interrupted, prepare
+from metasp.trackers import tracked, tracker_kind
 
 EXAMPLES = """
 \b
@@ -28,6 +31,7 @@ Examples:
   metasp run --method er --memory 100 --seed 1
   metasp run --spec my.toml --epochs 20
   metasp run --json > result.json
+  metasp run --track tensorboard
 """
 
 
@@ -39,6 +43,7 @@ Examples:
 @runs_option
 @data_option
 @checkpoint_option
+@track_option
 @click.option("--force", is_flag=True, help="Run again even if the run is finished.")
 @json_option
 def command(
@@ -46,6 +51,7 @@ def command(
     runs: Path,
     data: Path | None,
     checkpoint_seconds: float,
+    track: tuple[str, ...],
     force: bool,
     as_json: bool,
     **given: Any,
@@ -54,11 +60,12 @@ def command(
     that was stopped is continued."""
     spec = spec_from(file, given)
     experiment = prepare(spec, runs, data, checkpoint_seconds=checkpoint_seconds, force=force)
-    return execute(experiment, as_json)
+    return execute(experiment, as_json, track)
 
 
-def execute(experiment: Experiment, as_json: bool) -> int:
-    """Make a run happen (or find it done) and show what came out."""
+def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) -> int:
+    """Make a run happen (or find it done) and show what came out, also in the given trackers."""
+    kinds = [tracker_kind(name) for name in track]
     console = Console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path
     if experiment.finished:
@@ -66,7 +73,10 @@ def execute(experiment: Experiment, as_json: bool) -> int:
     else:
         experiment.stop = stop_on_signal()
         try:
-            follow(experiment.events(), experiment, console)
+            events = experiment.events()
+            if kinds:
+                events = tracked(events, experiment.directory, kinds)
+            follow(events, experiment, console)
         except Interrupted:
             print(f"stopped; continue with: metasp resume {where}", file=sys.stderr)
             return 130

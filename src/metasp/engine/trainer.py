@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,15 @@ from metasp.types import Task
 
 
 class Diverged(UserError):
-    """Training left the finite numbers."""
+    """Training left the finite numbers; `event` says which one and when."""
+
+    def __init__(self, event: str) -> None:
+        super().__init__(f"{event}: try a smaller --lr; the last checkpoint before it is kept.")
+        self.event = event
+
+
+Score = Callable[[Learner, Task, Sequence[int]], tuple[float, float]]
+"""A task's test score over all classes seen, and over its own."""
 
 
 @dataclass
@@ -47,12 +55,19 @@ class LearningRate:
 
 
 class Trainer:
-    """Walks a method through a stream of tasks, and can be stopped and restored at any step."""
+    """Walks a method through a stream of tasks, and can be stopped and restored at any step. More
+    tasks may be added to `tasks` at any time: `run` goes on with them."""
 
     def __init__(
-        self, learner: Learner, method: Method, tasks: list[Task], lr: LearningRate
+        self,
+        learner: Learner,
+        method: Method,
+        tasks: list[Task],
+        lr: LearningRate,
+        score: Score = evaluate,
     ) -> None:
         self.learner, self.method, self.tasks, self.lr = learner, method, tasks, lr
+        self.score = score
         self.position = Position()
         self.order = torch.zeros(0, dtype=torch.long)
 
@@ -85,7 +100,7 @@ class Trainer:
                     at.phase, at.epoch = number + 1, 0
                 done_epochs += phase.epochs
             finished = self._end(task)
-            yield self._test(task, before=False)
+            yield from self._test(task, before=False)
             at.task, at.phase = task.index + 1, 0
             at.seconds = spent + time.monotonic() - started
             yield finished
@@ -151,9 +166,46 @@ class Trainer:
         self.order = part("engine")["order"].clone()
         self.position = Position(**position)
 
+    def forget(self, ids: Tensor) -> None:
+        """Go on without the examples of these ids: they leave the tasks, the memory, the ledger
+        and what the method keeps. An epoch under way goes on with the others."""
+        due = self._order_by_id()
+        self.tasks = [task.without(ids) for task in self.tasks]
+        self.learner.memory.forget(ids)
+        self.learner.ledger = self.learner.ledger.without(ids)
+        self.method.forget(ids)
+        if self.position.step:
+            self._reorder(due)
+
+    def _under_way(self) -> Phase:
+        at = self.position
+        return self.method.phases(self.tasks[at.task], self.tasks[: at.task + 1])[at.phase]
+
+    def _order_by_id(self) -> list[int]:
+        """The ids of the epoch under way in their order; none where the order is of examples that
+        are no longer there (a memory whose file was cleared)."""
+        if not self.position.step:
+            return []
+        examples = self._under_way().examples()
+        return examples.ids[self.order].tolist() if len(examples) == len(self.order) else []
+
+    def _reorder(self, due: list[int]) -> None:
+        """Stand in the epoch where we stood, in the order `due` without those that left. Steps end
+        at whole batches, so up to a batch of the next examples waits for the next epoch; an epoch
+        without a known order, which is never the first, starts again."""
+        at, phase = self.position, self._under_way()
+        ids = phase.examples().ids.tolist()
+        row = {example: index for index, example in enumerate(ids)}
+        bounds = batch_bounds(len(due), phase.batch_size)
+        taken = due[: bounds[at.step - 1][1]] if due else []
+        done = sum(example in row for example in taken)
+        self.order = torch.tensor([row[example] for example in due if example in row])
+        starts = [start for start, _ in batch_bounds(len(ids), phase.batch_size)]
+        at.step = sum(start < done for start in starts)
+
     def _begin(self, task: Task) -> Iterator[Event]:
         yield TaskStarted(task.index, task.classes, len(task.train))
-        yield self._test(task, before=True)
+        yield from self._test(task, before=True)
         self.method.begin_task(task)
 
     def _end(self, task: Task) -> TaskFinished:
@@ -184,14 +236,16 @@ class Trainer:
             at.task, epoch, at.step, phase.kind, report.loss, lr, seconds, report.numbers
         )
 
-    def _test(self, task: Task, before: bool) -> Evaluated:
-        """Test the tasks seen so far, or, before training, the one that is about to come."""
+    def _test(self, task: Task, before: bool) -> Iterator[Evaluated]:
+        """Test the tasks seen so far that can be tested, or, before training, the one that is
+        about to come."""
         upto = self.tasks[: task.index + 1]
         seen = sorted({label for other in upto for label in other.classes})
-        tested = [task] if before else upto
-        pairs = [evaluate(self.learner, other, seen) for other in tested]
-        class_il, task_il = zip(*pairs)
-        return Evaluated(task.index, before, tuple(t.index for t in tested), class_il, task_il)
+        tested = [other for other in ([task] if before else upto) if len(other.test)]
+        if not tested:
+            return
+        class_il, task_il = zip(*(self.score(self.learner, other, seen) for other in tested))
+        yield Evaluated(task.index, before, tuple(t.index for t in tested), class_il, task_il)
 
     def _shuffled(self, size: int) -> Tensor:
         return torch.randperm(size, generator=self.learner.streams["order"])
@@ -204,5 +258,5 @@ class Trainer:
         at = self.position
         return Diverged(
             f"{what} became NaN or infinite at task {at.task + 1}, epoch {at.epoch + 1}, step "
-            f"{at.step + 1}: try a smaller --lr; the last checkpoint before it is kept."
+            f"{at.step + 1}"
         )

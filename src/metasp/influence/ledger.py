@@ -76,6 +76,13 @@ class Ledger:
         self._sums[places] += state["sums"]
         self._counts[places] += state["counts"]
 
+    def without(self, ids: Any) -> "Ledger":
+        """A ledger of all that this one holds but for these ids."""
+        state = self.state()
+        kept = ~np.isin(state["ids"], _array(ids).astype(np.int64))
+        held = {name: values[kept] for name, values in state.items()}
+        return self.from_state(held, self.quantities[len(QUANTITIES) :])
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Columns by name: id (ascending), the mean of each quantity, count."""
         state = self.state()

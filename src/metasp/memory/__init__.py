@@ -20,9 +20,13 @@ __all__ = ["SELECTIONS", "Memory", "Offer", "Placement", "Selection", "selection
 SELECTIONS: dict[str, Selection] = {
     "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
     "ring": Selection(ring, "step", "the newest of each task, an equal share each"),
-    "greedy": Selection(greedy, "step", "balanced over classes at every moment (GDumb)"),
+    "greedy": Selection(
+        greedy, "step", "balanced over classes at every moment (GDumb)", classes=True
+    ),
     "gradient-diverse": Selection(gradient_diverse, "step", "gradients unlike the others (GSS)"),
-    "class-balanced": Selection(class_balanced, "task", "random, an equal share per class"),
+    "class-balanced": Selection(
+        class_balanced, "task", "random, an equal share per class", classes=True
+    ),
     "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
     "random": Selection(task_balanced, "task", "the paper's name for task-balanced"),
     "rehsel": Selection(rehsel, "task", "by influence, the best of each cluster of pixels"),

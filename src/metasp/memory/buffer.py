@@ -54,6 +54,8 @@ class Memory:
         if self.inputs is None:
             shape = (self.capacity, *inputs.shape[1:])
             self.inputs = inputs.new_zeros(shape)
+        if self.labels.shape[1:] != batch.labels.shape[1:]:
+            self.labels = batch.labels.new_zeros((self.capacity, *batch.labels.shape[1:]))
         self.labels = self.labels.to(batch.labels)
         self.inputs[slots] = inputs.to(self.inputs.dtype)
         self.labels[slots] = batch.labels
@@ -88,6 +90,11 @@ class Memory:
         for column in (self.ids, self.tasks, self.entered):
             column[slots] = EMPTY
         self.influence[slots] = torch.nan
+
+    def forget(self, ids: Tensor) -> None:
+        """Clear the slots of the examples of these ids, where there are any."""
+        held = torch.isin(self.ids, ids) & (self.ids != EMPTY)
+        self.clear(torch.nonzero(held).flatten())
 
     def examples(self) -> Examples:
         """All that is stored, as a data set."""

@@ -67,7 +67,7 @@ def replace_worst(memory: Memory, offer: Offer, chosen: Tensor) -> Placement:
 def worst_of(slots: list[int], quota: int, memory: Memory) -> list[int]:
     """The slots to give up so that `quota` remain, evenly over classes, highest influence first;
     of those without a known influence, the newest first."""
-    labels = [int(memory.labels[slot]) for slot in slots]
+    labels = classes_in(memory, slots)
     keep = shares(quota, counts(labels))
     worst = memory.influence.nan_to_num(nan=torch.inf)
     dropped = []
@@ -76,6 +76,13 @@ def worst_of(slots: list[int], quota: int, memory: Memory) -> list[int]:
         own.sort(key=lambda slot: (float(worst[slot]), int(memory.entered[slot])))
         dropped += own[remaining:]
     return dropped
+
+
+def classes_in(memory: Memory, slots: list[int]) -> list[int]:
+    """The class in each slot; the same for all where labels are no classes (regression)."""
+    if memory.labels.dim() > 1 or memory.labels.is_floating_point():
+        return [0] * len(slots)
+    return [int(memory.labels[slot]) for slot in slots]
 
 
 def new_share(memory: Memory, offer: Offer) -> int:

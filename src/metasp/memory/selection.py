@@ -50,6 +50,7 @@ class Selection:
     at: str  # "step" | "task"
     help: str
     points: str = "pixels"  # what it clusters, if it does: "pixels" | "features"
+    classes: bool = False  # whether it shares the memory by class, so that labels must be classes
 
 
 def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:

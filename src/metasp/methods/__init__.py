@@ -18,7 +18,7 @@ from metasp.methods.metasp import MetaSP
 from metasp.methods.method import Method, Settings
 from metasp.methods.mir import MIR
 
-__all__ = ["METHODS", "Recipe", "method", "method_settings"]
+__all__ = ["METHODS", "Method", "Recipe", "method", "method_settings", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,11 @@ def method(name: str) -> Recipe:
 
 def method_settings(name: str, values: Mapping[str, Any]) -> Settings:
     """A method's settings from plain values, or one sentence about what is wrong."""
-    recipe = method(name)
+    return settings_of(method(name), name, values)
+
+
+def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Settings:
+    """The same for a method that need not be in the registry."""
     known = [entry.name for entry in fields(recipe.kind.Settings)]
     for key in values:
         if key not in known:

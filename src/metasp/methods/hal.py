@@ -47,11 +47,13 @@ class HAL(Method):
     Settings = HALSettings
     lr = 0.03
     selection = "ring"
+    classes = True
     settings: HALSettings
 
     def __init__(self, learner: Learner, settings: Any) -> None:
         super().__init__(learner, settings)
         self.anchors: Tensor | None = None  # network inputs, one per class of the past tasks
+        self.anchors_ids: Tensor | None = None  # the example each was learned from
         self.mean_feature: Tensor | None = None
 
     def begin_task(self, task: Task) -> None:
@@ -97,9 +99,19 @@ class HAL(Method):
         super().end_task(task)
         if not len(self.learner.memory):
             return
-        learned = self.learn_anchors(self.starts(task), self.forgetful())
-        known = [] if self.anchors is None else [self.anchors]
-        self.anchors = torch.cat([*known, learned])
+        starts = self.starts(task)
+        learned = self.learn_anchors(starts, self.forgetful())
+        if self.anchors is None or self.anchors_ids is None:
+            self.anchors, self.anchors_ids = learned, starts.ids
+        else:
+            self.anchors = torch.cat([self.anchors, learned])
+            self.anchors_ids = torch.cat([self.anchors_ids, starts.ids])
+
+    def forget(self, ids: Tensor) -> None:
+        if self.anchors is None or self.anchors_ids is None:
+            return
+        kept = torch.nonzero(~torch.isin(self.anchors_ids, ids)).flatten()
+        self.anchors, self.anchors_ids = self.anchors[kept], self.anchors_ids[kept]
 
     def starts(self, task: Task) -> Batch:
         """A random example of each of the task's classes, as network inputs."""
@@ -150,13 +162,15 @@ class HAL(Method):
         return forgotten - known - self.settings.feature_weight * away
 
     def state(self) -> State:
-        parts = {"anchors": self.anchors, "mean_feature": self.mean_feature}
+        parts = {"anchors": self.anchors, "anchors_ids": self.anchors_ids}
+        parts["mean_feature"] = self.mean_feature
         return {name: tensor for name, tensor in parts.items() if tensor is not None}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         device = self.learner.device
         here = {name: tensor.clone().to(device) for name, tensor in state.items()}
         self.anchors, self.mean_feature = here.get("anchors"), here.get("mean_feature")
+        self.anchors_ids = state["anchors_ids"].clone() if "anchors_ids" in state else None
 
 
 def add_at_most_as_long(parts: list[tuple[nn.Parameter, Tensor]]) -> None:

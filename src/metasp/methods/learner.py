@@ -3,19 +3,30 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from metasp.benchmarks.transform import Transform
 from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
 from metasp.types import Batch, Examples, LossFn, Streams
 
 
+class Transform(Protocol):
+    """Raw examples to network inputs; augments only when given a generator."""
+
+    def __call__(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+
+    def undo(self, inputs: Tensor) -> Tensor:
+        """The raw floats of which these are the network inputs."""
+        ...
+
+
 @dataclass(frozen=True)
 class Plan:
-    """How long and in what portions a task is trained."""
+    """How long and in what portions a task is trained; `tasks` is 0 where their number is not
+    known beforehand."""
 
     epochs: int
     batch_size: int

@@ -53,6 +53,7 @@ class Method(ABC):
     momentum: ClassVar[float] = 0.0
     weight_decay: ClassVar[float] = 0.0
     selection: ClassVar[str | None] = "reservoir"  # None: keeps no memory
+    classes: ClassVar[bool] = False  # whether it can only learn labels that are classes
 
     def __init__(self, learner: Learner, settings: Any) -> None:
         self.learner = learner
@@ -79,8 +80,12 @@ class Method(ABC):
         if self.selection is not None and self.learner.selection.at == "task":
             offer_task(self.learner, task)
 
+    def forget(self, ids: Tensor) -> None:  # noqa: B027 - most methods keep no example
+        """Drop what the method itself keeps of the examples of these ids."""
+
     def state(self) -> State:
-        """What must survive a kill, beyond what the learner holds."""
+        """What must survive a kill, beyond what the learner holds. Where the rows of `x` belong
+        to single examples, `x_ids` says to which, so that they can be forgotten."""
         return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:

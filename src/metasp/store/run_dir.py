@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from metasp.errors import UserError
 from metasp.events import Event, TaskFinished, as_record
 from metasp.spec import RunSpec
+from metasp.store import forget
 from metasp.store.checkpoints import (
     Arrays,
     Checkpoint,
@@ -53,7 +54,8 @@ NOISE = pa.schema(
 
 class RunDir:
     """spec.toml, result.json, events.jsonl, influence.parquet, memory/, checkpoint/; and
-    noise.parquet where labels were made wrong on purpose."""
+    noise.parquet where labels were made wrong on purpose, forgotten.json where examples were
+    taken back."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,6 +79,7 @@ class RunDir:
             if self.spec() != spec:
                 raise UserError(f"{self.path} was started with another spec: choose other --runs.")
             with writing(self.path):
+                forget.complete(self.path)
                 self._events = open(self.path / "events.jsonl", "ab")  # noqa: SIM115
             try:
                 yield
@@ -176,7 +179,24 @@ class RunDir:
     def keep_noise(self, flipped: Columns) -> None:
         """Note which labels are wrong on purpose, for scoring."""
         if flipped:
-            write_table(self.path / "noise.parquet", pa.table(dict(flipped), schema=NOISE))
+            table = pa.table(dict(flipped), schema=NOISE)
+            gone = pa.array(self.forgotten(), pa.int64())
+            kept = table.filter(pa.compute.invert(pa.compute.is_in(table["id"], gone)))
+            write_table(self.path / "noise.parquet", kept)
+
+    def forgotten(self) -> list[int]:
+        """The ids of examples that the run must do without."""
+        return forget.forgotten(self.path)
+
+    def forget(self, ids: Sequence[int], reason: str = "") -> list[int]:
+        """Take examples back: nothing of their content stays in the directory, and the run, if it
+        goes on, does so without them."""
+        with locked(self.path / "lock"), writing(self.path):
+            return forget.forget(self.path, ids, reason)
+
+    def memory(self) -> Columns:
+        """What the memory holds, as of the last checkpoint."""
+        return forget.memory_of(self.path)
 
     def noise(self) -> Columns | None:
         """The labels that are wrong on purpose; None where none were asked for."""

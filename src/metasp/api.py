@@ -1,0 +1,40 @@
+"""A run in three lines of Python."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from metasp.benchmarks import Benchmark
+from metasp.cli.show import follow
+from metasp.experiment import prepare
+from metasp.spec import RunSpec
+
+
+def run(
+    benchmark: str | Benchmark = "split-digits",
+    *,
+    runs: str | Path = "runs",
+    data: str | Path | None = None,
+    quiet: bool = True,
+    force: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train on a stream of tasks as `metasp run` does, and give the result (that of result.json,
+    with `run`, the directory). A finished run is read, a stopped one continued.
+
+    ``benchmark`` is a name (`metasp list benchmarks`) or a stream made by `metasp.split`;
+    ``settings`` are those of a `RunSpec` and of the method.
+    """
+    known = {entry.name for entry in fields(RunSpec)}
+    own = dict(settings.pop("settings", {}))
+    own |= {key: settings.pop(key) for key in list(settings) if key not in known}
+    named = {"benchmark": benchmark} if isinstance(benchmark, str) else {}
+    spec = RunSpec.from_dict({**named, **settings, "settings": own})
+    stream = None if isinstance(benchmark, str) else benchmark
+    where = None if data is None else Path(data)
+    experiment = prepare(spec, Path(runs), where, stream, force=force)
+    if not experiment.finished:
+        follow(experiment.events(), experiment, Console(quiet=quiet))
+    return {"run": str(experiment.directory.path), **(experiment.directory.result() or {})}

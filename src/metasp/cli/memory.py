@@ -1,0 +1,110 @@
+"""metasp memory: look into a run's memory, and take examples back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from metasp.cli.options import json_option
+from metasp.errors import UserError
+from metasp.store import RunDir
+from metasp.store.forget import records
+
+EXAMPLES = """
+\b
+Examples:
+  metasp memory list RUN
+  metasp memory list RUN --label 3 --json
+  metasp memory forget RUN 17 1203 --reason "withdrawn by its owner"
+  metasp memory forget RUN --label 3
+"""
+run_argument = click.argument("run", type=click.Path(path_type=Path))
+label_option = click.option("--label", type=int, help="Only what is stored of this class.")
+task_option = click.option(
+    "--task", type=click.IntRange(min=1), help="Only what is stored of this task, from 1."
+)
+
+
+@click.group(epilog=EXAMPLES)
+def command() -> None:
+    """List what the memory of a run holds, or forget examples."""
+
+
+@command.command("list", epilog=EXAMPLES)
+@run_argument
+@label_option
+@task_option
+@json_option
+def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None:
+    """List what the memory of RUN holds as of its last checkpoint: what it is, since which task
+    and in which order it entered, and why it stays (mean influence; negative is helpful)."""
+    rows = rows_of(directory(run), label, task)
+    removed = records(run)
+    if as_json:
+        print(json.dumps({"run": str(run), "memory": rows, "removed": removed}))
+        return
+    console = Console()
+    console.print(memory_table(rows))
+    for record in removed:
+        reason = f": {record['reason']}" if record["reason"] else ""
+        console.print(
+            f"{record['when']} forgot {len(record['ids'])} examples{reason}", highlight=False
+        )
+
+
+@command.command("forget", epilog=EXAMPLES)
+@run_argument
+@click.argument("ids", type=click.IntRange(min=0), nargs=-1)
+@label_option
+@task_option
+@click.option("--reason", default="", help="Why; kept in the record of removals.")
+@json_option
+def forget(
+    run: Path, ids: tuple[int, ...], label: int | None, task: int | None, reason: str, as_json: bool
+) -> None:
+    """Forget examples of RUN: those with the given IDS, or all that the memory holds of a label or
+    task. Nothing of them stays in the run's tables and checkpoints, and a run that goes on does so
+    without them; the record keeps their ids, the time and the reason. What the network has learned
+    from them stays learned."""
+    where = directory(run)
+    picked = label is not None or task is not None
+    if bool(ids) == picked:
+        raise UserError("say what to forget: ids, or --label and --task, but not both.")
+    held = {row["id"] for row in rows_of(where, label, task)}
+    gone = where.forget(list(ids) if ids else sorted(held), reason)
+    freed = len(held.intersection(gone))
+    if as_json:
+        print(json.dumps({"run": str(run), "forgotten": gone, "from_memory": freed}))
+    else:
+        print(f"forgot {len(gone)} examples, {freed} of them from the memory; see {run}")
+
+
+def directory(run: Path) -> RunDir:
+    if not (run / "spec.toml").is_file():
+        raise UserError(f"{run} is not a run: it has no spec.toml; see `metasp list runs`.")
+    return RunDir(run)
+
+
+def rows_of(run: RunDir, label: int | None, task: int | None) -> list[dict[str, Any]]:
+    """What the memory holds, one row per example, in plain values."""
+    columns = run.memory()
+    rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    for row in rows:
+        row["influence"] = None if row["influence"] != row["influence"] else row["influence"]
+    return [
+        row for row in rows if label in (None, row["label"]) and task in (None, row["task"] + 1)
+    ]
+
+
+def memory_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"{len(rows)} examples in memory", title_justify="left")
+    for name in ("slot", "id", "label", "since task", "entered as", "influence"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        value = row["influence"]
+        cells = (row["slot"], row["id"], row["label"], row["task"] + 1, row["entered"] + 1)
+        table.add_row(*map(str, cells), "–" if value is None else f"{value:.4g}")
+    return table

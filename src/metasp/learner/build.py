@@ -1,0 +1,189 @@
+"""From a user's model and settings to the same trainer that a run has."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from metasp.engine.build import choose_device, first
+from metasp.engine.evaluate import best_of, evaluate
+from metasp.engine.trainer import LearningRate, Trainer
+from metasp.errors import UserError
+from metasp.learner.data import Arrivals, Inputs
+from metasp.learner.settings import LearnerSettings, Metric, Parts
+from metasp.memory import Memory, selection
+from metasp.methods import Recipe, settings_of
+from metasp.methods.gradients import evaluating
+from metasp.methods.learner import Learner, Plan
+from metasp.types import Examples, Streams, Task
+
+AT_ONCE = 500  # examples in one pass without gradients
+
+
+def build(
+    model: nn.Module, name: str, recipe: Recipe, settings: LearnerSettings, parts: Parts,
+    device: str | torch.device | None,
+) -> Trainer:  # fmt: skip
+    """A trainer without tasks."""
+    weights = [p for p in model.parameters() if p.requires_grad]
+    if not weights:
+        raise UserError("the model has no trainable parameters: there is nothing to learn.")
+    place = weights[0].device if device is None else choose_device(str(device))
+    model.to(place)
+    lr = first(settings.lr, recipe.kind.lr)
+    keeps = settings.selection or recipe.selection
+    if recipe.selection is not None and not settings.memory:
+        raise UserError(f"{name} needs a memory: give memory=1 or more, or use finetune.")
+    learner = Learner(
+        model=model,
+        optimizer=torch.optim.SGD(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=lr,
+            momentum=first(settings.momentum, recipe.kind.momentum),
+            weight_decay=first(settings.weight_decay, recipe.kind.weight_decay),
+        ),
+        loss_fn=parts.loss_fn or partial(F.cross_entropy, reduction="none"),
+        memory=Memory(settings.memory),
+        selection=selection(keeps or "reservoir"),
+        transform=Inputs(parts.transform, parts.augment, weights[0].dtype),
+        streams=Streams(settings.seed),
+        plan=Plan(
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            memory_batch=settings.memory_batch,
+            rehearse_last=settings.rehearse_last or settings.epochs,
+            tasks=0,
+        ),
+        device=place,
+        compiled=hasattr(model, "_orig_mod")
+        or getattr(model, "_compiled_call_impl", None) is not None,
+    )
+    method = recipe.kind(learner, settings_of(recipe, name, settings.settings))
+    score = partial(score_task, parts.metric, parts.loss_fn is not None)
+    return Trainer(learner, method, [], LearningRate(lr), score)
+
+
+@torch.no_grad()
+def outputs_of(learner: Learner, inputs: Tensor) -> Tensor:
+    """The model's outputs (n, …) on raw inputs, in evaluation mode, on the CPU."""
+    with evaluating(learner.model):
+        parts = [
+            learner.outputs(learner.transform(part.to(learner.device))).cpu()
+            for part in torch.split(inputs, AT_ONCE)
+        ]
+    return torch.cat(parts)
+
+
+def answers(outputs: Tensor, seen: Sequence[int]) -> Tensor:
+    """The most likely of the classes seen, shape (n,); without classes the outputs themselves."""
+    if not seen or outputs.dim() != 2 or outputs.shape[1] <= max(seen):
+        return outputs
+    return best_of(outputs, seen)
+
+
+def score_outputs(
+    learner: Learner, metric: Metric | None, outputs: Tensor, labels: Tensor, seen: Sequence[int]
+) -> float:
+    """The metric; without one the accuracy where there are classes, else the mean loss."""
+    if metric is not None:
+        return float(torch.as_tensor(metric(outputs, labels), dtype=torch.float64).mean())
+    said = answers(outputs, seen)
+    if said is not outputs:
+        return float((said == labels).double().mean())
+    return float(learner.loss_fn(outputs, labels).double().mean())
+
+
+def score_task(
+    metric: Metric | None, own_loss: bool, learner: Learner, task: Task, seen: Sequence[int]
+) -> tuple[float, float]:
+    """A task's test score, as of all classes seen and as of its own."""
+    if metric is None and not own_loss:
+        return evaluate(learner, task, seen)
+    test = task.test.take(torch.arange(len(task.test)))
+    outputs = outputs_of(learner, test.inputs)
+    labels = test.labels.cpu()
+    both = [score_outputs(learner, metric, outputs, labels, part) for part in (seen, task.classes)]
+    return both[0], both[1]
+
+
+def check_arrivals(learner: Learner, found: Arrivals, known: Sequence[Task]) -> None:
+    """Raise if what arrives cannot follow what the learner has seen."""
+    memory = learner.memory
+    if known:
+        labels = known[-1].train.labels
+        if labels.shape[1:] != found.labels.shape[1:] or labels.dtype != found.labels.dtype:
+            raise UserError(
+                f"the labels are {kind(found.labels)} and were {kind(labels)} before: a learner "
+                "keeps to one kind."
+            )
+    if memory.inputs is not None:
+        same = memory.inputs.shape[1:] == found.inputs.shape[1:]
+        fits = memory.inputs.dtype == found.inputs.dtype or memory.floats
+        if not (same and fits):
+            raise UserError(
+                f"the inputs are {kind(found.inputs)} and were {kind(memory.inputs)} before: bring "
+                "them to one shape and type."
+            )
+
+
+def kind(rows: Tensor) -> str:
+    return f"{str(rows.dtype).removeprefix('torch.')} of shape {tuple(rows.shape[1:])}"
+
+
+def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool) -> None:
+    """Raise if model, loss, method or selection cannot take such labels."""
+    if not found.are_classes:
+        if not own_loss:
+            raise UserError(
+                "the labels are no whole numbers, so they are no classes: pass loss_fn=, with one "
+                "loss per example, for a regression."
+            )
+        if recipe.kind.classes:
+            raise UserError(
+                f"{recipe.kind.__name__} needs classes and these labels are none: use another "
+                "method, such as er or metasp."
+            )
+        if recipe.selection is not None and learner.selection.classes:
+            raise UserError(
+                "this selection shares the memory by class and these labels are no classes: pass "
+                "selection='reservoir', 'task-balanced' or 'rehsel'."
+            )
+    few = found.inputs[:2]
+    outputs = outputs_of(learner, few).to(learner.device)
+    if not own_loss:
+        check_range(outputs, found.labels)
+    losses = learner.loss_fn(outputs, found.labels[:2].to(learner.device))
+    if not isinstance(losses, Tensor) or losses.shape != (len(few),):
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise UserError(
+            f"loss_fn gives {shape} for {len(few)} examples: return one number per example, for "
+            'instance F.mse_loss with reduction="none" and a mean over the outputs.'
+        )
+
+
+def check_range(outputs: Tensor, labels: Tensor) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0:
+        raise UserError(f"label {low} is negative: number the classes from 0.")
+    if outputs.dim() != 2 or high >= outputs.shape[1]:
+        shape = tuple(outputs.shape[1:])
+        raise UserError(
+            f"label {high} is out of range for outputs of shape {shape} per example: give the "
+            "model a larger last layer, or name it with head= to let it grow."
+        )
+
+
+def plan_for(plan: Plan, classes: Sequence[int], known: Sequence[Task]) -> Plan:
+    """The plan with it said whether classes come back, as in a domain-incremental stream."""
+    before = {label for task in known for label in task.classes}
+    return replace(plan, shared_classes=plan.shared_classes or bool(before & set(classes)))
+
+
+def task_of(index: int, found: Arrivals, ids: Tensor, test: Arrivals | None) -> Task:
+    tested = Examples.of(found.inputs[:0], found.labels[:0])
+    if test is not None:
+        tested = Examples.of(test.inputs, test.labels)
+    return Task(index, found.classes, Examples.of(found.inputs, found.labels, ids), tested)

@@ -1,0 +1,165 @@
+"""Whatever holds a user's examples, as aligned tensors."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from metasp.errors import UserError
+
+
+class Arrivals(NamedTuple):
+    """Inputs (n, …) and labels (n, …): whole numbers for classes, floats for anything else."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    @property
+    def are_classes(self) -> bool:
+        return self.labels.dim() == 1 and not self.labels.is_floating_point()
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes among the labels, ascending; none where labels are no classes."""
+        return tuple(sorted({*self.labels.tolist()})) if self.are_classes else ()
+
+
+def read(dataset: Any, dtype: torch.dtype, what: str = "dataset") -> Arrivals:
+    """All examples of a torch Dataset or DataLoader, or of a pair (inputs, labels) of tensors or
+    arrays. Floats take the model's `dtype`."""
+    if isinstance(dataset, TensorDataset):
+        dataset = dataset.tensors
+        if len(dataset) != 2:
+            raise not_pairs(what)
+    if is_pair(dataset):
+        inputs, labels = (tensor_of(part, what) for part in dataset)
+    elif isinstance(dataset, DataLoader):
+        inputs, labels = joined([pair_of(batch, what) for batch in dataset], what, torch.cat)
+    elif hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        rows = (dataset[index] for index in range(len(dataset)))
+        inputs, labels = joined([pair_of(row, what) for row in rows], what, torch.stack)
+    elif isinstance(dataset, Iterable):
+        inputs, labels = joined([pair_of(row, what) for row in dataset], what, torch.stack)
+    else:
+        raise not_pairs(what)
+    labels = labels.to(dtype) if labels.is_floating_point() else labels.long()
+    if inputs.is_floating_point():
+        inputs = inputs.to(dtype)
+    return checked(Arrivals(inputs.detach().cpu(), labels.detach().cpu()), what)
+
+
+def is_pair(dataset: Any) -> bool:
+    """Whether it is a pair of columns, not a list of two examples."""
+    if isinstance(dataset, tuple):
+        return len(dataset) == 2
+    if not isinstance(dataset, list) or len(dataset) != 2:
+        return False
+    return all(isinstance(part, Tensor | np.ndarray) for part in dataset)
+
+
+def checked(found: Arrivals, what: str) -> Arrivals:
+    inputs, labels = found
+    if not inputs.dim() or not labels.dim() or len(inputs) != len(labels):
+        raise UserError(
+            f"the {what} has inputs of shape {tuple(inputs.shape)} and labels of shape "
+            f"{tuple(labels.shape)}: give one label per input."
+        )
+    if not len(inputs):
+        raise UserError(f"the {what} is empty: give at least one example.")
+    for name, column in (("input", inputs), ("label", labels)):
+        if column.is_floating_point() and not bool(column.isfinite().all()):
+            bad = int((~column.reshape(len(column), -1).isfinite().all(1)).nonzero()[0])
+            raise UserError(
+                f"the {name} of example {bad} of the {what} is not finite: mend it or leave that "
+                "example out."
+            )
+    return found
+
+
+def pair_of(item: Any, what: str) -> tuple[Tensor, Tensor]:
+    if not (isinstance(item, tuple | list) and len(item) == 2):
+        raise not_pairs(what)
+    return tensor_of(item[0], what), tensor_of(item[1], what)
+
+
+def not_pairs(what: str) -> UserError:
+    return UserError(
+        f"the {what} does not hold pairs of input and label: give a torch Dataset or DataLoader of "
+        "such pairs, or a pair (inputs, labels) of tensors or arrays."
+    )
+
+
+def tensor_of(value: Any, what: str) -> Tensor:
+    """A tensor of a tensor, array, number, list or picture (channels first)."""
+    if isinstance(value, Tensor):
+        return value
+    array = np.asarray(value)
+    if hasattr(value, "getbands"):  # a PIL image
+        array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+    if array.dtype.kind not in "biuf":
+        raise UserError(
+            f"the {what} holds {array.dtype.name} values: turn them into numbers first, for "
+            "instance by numbering the classes."
+        )
+    kinds = {"u": np.uint8 if array.dtype == np.uint8 else np.int64, "i": np.int64, "b": np.bool_}
+    return torch.from_numpy(np.array(array, kinds.get(array.dtype.kind, array.dtype)))
+
+
+def joined(pairs: Sequence[tuple[Tensor, Tensor]], what: str, join: Any) -> tuple[Tensor, Tensor]:
+    """The columns of single examples (stacked) or of batches (end to end)."""
+    if not pairs:
+        raise UserError(f"the {what} is empty: give at least one example.")
+    columns = []
+    for name, parts in zip(("inputs", "labels"), zip(*pairs)):
+        if len({part.shape if join is torch.stack else part.shape[1:] for part in parts}) > 1:
+            shapes = sorted({str(tuple(part.shape)) for part in parts})[:2]
+            raise UserError(
+                f"the {name} of the {what} have different shapes, {' and '.join(shapes)}: bring "
+                "them to one shape first."
+            )
+        columns.append(join(parts))
+    return columns[0], columns[1]
+
+
+def ids_of(given: Any, count: int, first: int) -> Tensor:
+    """The ids (n,) that a user gave to n examples, or running numbers from `first`."""
+    if given is None:
+        return torch.arange(first, first + count)
+    ids = tensor_of(given, "ids")
+    if ids.is_floating_point() or ids.shape != (count,) or bool((ids < 0).any()):
+        raise UserError(
+            f"ids must be {count} whole numbers from 0 on, one per example; keep a table of your "
+            "own for other names."
+        )
+    if len({*ids.tolist()}) < count:
+        twice = next(i for i in ids.tolist() if int((ids == i).sum()) > 1)
+        raise UserError(f"id {twice} is given to two examples: give each its own.")
+    return ids.long().cpu()
+
+
+class Inputs:
+    """Raw examples to network inputs: the user's transform and augmentation, or bytes made numbers
+    from 0 to 1 and all else as it is."""
+
+    def __init__(self, transform: Any, augment: Any, dtype: torch.dtype) -> None:
+        self.transform, self.augment, self.dtype = transform, augment, dtype
+
+    def __call__(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        if self.transform is not None:
+            raw = self.transform(raw)
+        elif raw.dtype == torch.uint8:
+            raw = raw.to(self.dtype) / 255
+        if self.augment is not None and generator is not None:
+            raw = self.augment(raw, generator)
+        return raw
+
+    def undo(self, inputs: Tensor) -> Tensor:
+        if self.transform is not None:
+            raise UserError(
+                "gmed edits the examples it stores and cannot undo your transform: transform the "
+                "dataset beforehand, or use another method."
+            )
+        return inputs

@@ -1,0 +1,61 @@
+"""A last layer that grows with the classes; what was learned stays to the bit."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from metasp.errors import UserError, unknown
+
+
+def head_layer(model: nn.Module, name: str) -> nn.Linear:
+    """The linear layer of that name."""
+    linears = [key for key, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    if name not in linears:
+        if not linears:
+            raise UserError("head names a linear layer, and the model has none: leave it out.")
+        raise unknown("linear layer", name, linears)
+    layer = model.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def resize_head(
+    layer: nn.Linear, size: int, optimizer: torch.optim.Optimizer, generator: torch.Generator
+) -> None:
+    """Give the layer `size` outputs: those there are stay, new ones are drawn as a new layer's
+    would be; the optimizer follows, with no momentum for the new."""
+    if layer.out_features == size:
+        return
+    for key in ("weight", "bias"):
+        old = getattr(layer, key)
+        if old is None:
+            continue
+        bound = 1 / math.sqrt(layer.in_features)
+        more = torch.empty(max(0, size - len(old)), *old.shape[1:])
+        more.uniform_(-bound, bound, generator=generator)
+        new = nn.Parameter(extended(old.detach(), more, size), old.requires_grad)
+        setattr(layer, key, new)
+        follow(optimizer, old, new, size)
+    layer.out_features = size
+
+
+def follow(optimizer: torch.optim.Optimizer, old: nn.Parameter, new: Tensor, size: int) -> None:
+    """Put a parameter's successor in its place in the optimizer."""
+    for group in optimizer.param_groups:
+        group["params"] = [new if p is old else p for p in group["params"]]
+    kept = optimizer.state.pop(old, None)
+    if kept is not None:
+        optimizer.state[new] = {
+            name: extended(
+                value, value.new_zeros(max(0, size - len(value)), *value.shape[1:]), size
+            )
+            if isinstance(value, Tensor) and value.shape == old.shape
+            else value
+            for name, value in kept.items()
+        }
+
+
+def extended(rows: Tensor, more: Tensor, size: int) -> Tensor:
+    """The first `size` of the rows and of more after them."""
+    return torch.cat([rows, more.to(rows)])[:size].clone()

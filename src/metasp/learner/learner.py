@@ -1,0 +1,297 @@
+"""ContinualLearner: a user's model, a method and a memory, fed one dataset after the other."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from metasp.engine.trainer import Diverged
+from metasp.errors import UserError
+from metasp.events import Event, RunFinished, TaskFinished
+from metasp.influence import Ledger
+from metasp.learner import files
+from metasp.learner.build import (
+    answers,
+    build,
+    check_arrivals,
+    check_fit,
+    outputs_of,
+    plan_for,
+    score_outputs,
+    task_of,
+)
+from metasp.learner.data import Arrivals, ids_of, read, tensor_of
+from metasp.learner.head import head_layer, resize_head
+from metasp.learner.progress import shown
+from metasp.learner.randomness import OwnRandomness
+from metasp.learner.settings import Augment, LearnerSettings, Metric, Parts, chosen
+from metasp.learner.stored import from_file, to_file
+from metasp.learner.view import MemoryView, influence_table, without_inputs
+from metasp.methods import Method
+from metasp.types import LossFn
+
+
+class ContinualLearner:
+    """Wraps a model so that it goes on learning from new data with a fixed memory.
+
+    ``method`` is a name (`metasp list methods`) or a `Method` of your own. ``loss_fn(outputs,
+    targets)`` gives one loss per example (default: cross-entropy) and ``metric(outputs, targets)``
+    a score (default: accuracy). ``transform(inputs)`` makes network inputs of raw ones (default:
+    bytes become numbers from 0 to 1), ``augment(inputs, generator)`` changes them at random while
+    training. Further settings, with their defaults: memory=500, lr=0.1 (most methods), epochs=10,
+    batch_size=32, memory_batch=32, momentum=0, weight_decay=0, selection (the method's),
+    rehearse_last (all epochs), seed=1231, settings={} (the method's own), head=None (the name of
+    the linear layer that grows when new classes appear).
+
+    The model is trained in place. Nothing global is seeded, and no global random stream moves.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: "str | type[Method] | Method" = "metasp-rehsel",
+        *,
+        loss_fn: LossFn | None = None,
+        metric: Metric | None = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        augment: Augment | None = None,
+        device: str | torch.device | None = None,
+        **settings: Any,
+    ) -> None:
+        self.model = model
+        self.settings = LearnerSettings.of(settings)
+        self.method, self._recipe = chosen(method)
+        self._parts = Parts(loss_fn, metric, transform, augment)
+        self._trainer = build(model, self.method, self._recipe, self.settings, self._parts, device)
+        self._head = head_layer(model, self.settings.head) if self.settings.head else None
+        learner = self._trainer.learner
+        self._random = OwnRandomness(learner.streams, learner.device)
+        self._history = Ledger(extra=("loss",))
+        self._learned: list[dict[str, Any]] = []  # each task: when, how many
+        self._removed: list[dict[str, Any]] = []
+        self._next_id = 0
+        self._busy = False
+        self._named = isinstance(method, str)
+
+    def learn(self, dataset: Any, ids: Any = None, test: Any = None, progress: bool = True) -> Self:
+        """Learn a new task: a torch Dataset or DataLoader, or a pair (inputs, labels). Classes may
+        be new or known. ``ids`` are whole numbers that name the examples for life (default:
+        running numbers); those that were forgotten are left out. With a ``test`` dataset the task
+        is scored before and after. If this fails or is interrupted, the learner is as before."""
+        events = self.stream(dataset, ids, test)
+        for _ in shown(events, self._trainer) if progress else events:
+            pass
+        return self
+
+    def stream(self, dataset: Any, ids: Any = None, test: Any = None) -> Iterator[Event]:
+        """Learn as `learn` does, giving each event as it happens. A loop that is left before the
+        TaskFinished event gives the task up: the learner is then as before."""
+        dtype = self._dtype
+        with self._random.used():  # a loader may shuffle
+            found = read(dataset, dtype)
+            tests = None if test is None else read(test, dtype, "test dataset")
+        return self._events(found, ids, tests)
+
+    def predict(self, x: Any) -> Tensor:
+        """The class of each input (n,), of those seen; a regression's outputs."""
+        return answers(self.outputs(x), self.classes)
+
+    def outputs(self, x: Any) -> Tensor:
+        """What the model says to each input (n, …), in evaluation mode, on the CPU."""
+        inputs = tensor_of(x, "inputs")
+        if inputs.is_floating_point():
+            inputs = inputs.to(self._dtype)
+        return outputs_of(self._trainer.learner, inputs)
+
+    def score(self, dataset: Any) -> float:
+        """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
+        found = read(dataset, self._dtype)
+        said = self.outputs(found.inputs)
+        learner, metric = self._trainer.learner, self._parts.metric
+        return score_outputs(learner, metric, said, found.labels, self.classes)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """All classes seen, ascending."""
+        return tuple(sorted({label for task in self._trainer.tasks for label in task.classes}))
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks have been learned."""
+        return len(self._learned)
+
+    @property
+    def memory(self) -> MemoryView:
+        """What is stored: a read-only dataset, with a table to audit it."""
+        return MemoryView(self._trainer.learner.memory, self._history, tuple(self._learned))
+
+    @property
+    def removed(self) -> list[dict[str, Any]]:
+        """Each removal: the ids, when, the reason; nothing of their content."""
+        return [dict(record) for record in self._removed]
+
+    def influence(self) -> pa.Table:
+        """One row for each example that was measured or is in memory: id, label, task, mean
+        stability, plasticity and fused influence (null: never measured; negative: helpful), count
+        of measurements, in_memory."""
+        return influence_table(self._trainer.learner.memory, self._history, self._trainer.tasks)
+
+    def forget(
+        self,
+        ids: Any = None,
+        predicate: Callable[[Mapping[str, Any]], bool] | None = None,
+        reason: str = "",
+    ) -> list[int]:
+        """Remove examples, by their ids or where ``predicate(row)`` holds for a row of
+        `influence()`: from the memory, from the influences, and so from every file saved from now
+        on. Free slots are filled again by what comes. What the weights have learned stays learned.
+        Gives the ids; `removed` keeps the record."""
+        self._check_idle("forget")
+        if (ids is None) == (predicate is None):
+            raise UserError("forget needs either ids or a predicate: give one of them.")
+        if predicate is not None:
+            gone = [row["id"] for row in self.influence().to_pylist() if predicate(row)]
+        else:
+            gone = sorted({int(i) for i in tensor_of(ids, "ids").reshape(-1).tolist()})
+        held = set(self._trainer.learner.memory.ids.tolist())
+        wanted = torch.tensor(gone, dtype=torch.long)
+        self._trainer.forget(wanted)
+        self._history = self._history.without(wanted)
+        if gone:
+            count = sum(i in held for i in gone)
+            self._removed.append(
+                {"ids": gone, "when": now(), "reason": reason, "from_memory": count}
+            )
+        return gone
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the code to one file, in one step: after `load` learning goes on
+        to the same bits."""
+        self._check_idle("save")
+        files.write(Path(path), *to_file(self))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        *,
+        method: "type[Method] | Method | None" = None,
+        device: str | torch.device | None = None,
+        **parts: Any,
+    ) -> Self:
+        """The learner that was saved, around a model of the same kind, whose weights are replaced.
+        What was given as code (loss_fn, metric, transform, augment, a method of your own) is given
+        again."""
+        loaded = from_file(cls, Path(path), model, {"method": method, "device": device, **parts})
+        assert isinstance(loaded, cls)
+        return loaded
+
+    def _events(self, found: Arrivals, ids: Any, test: Arrivals | None) -> Iterator[Event]:
+        """One task from beginning to end, or not at all."""
+        self._check_idle("learn")
+        trainer, before = self._trainer, self._snapshot()
+        ledger, mode, done = trainer.learner.ledger, modes(self.model), False
+        self._busy = True
+        try:
+            with self._random.used():
+                self._open(found, ids, test)
+            self.model.train()
+            for event in self._random.around(trainer.run()):
+                if isinstance(event, RunFinished):
+                    break
+                if isinstance(event, TaskFinished):
+                    self._close(ledger)
+                    done, self._busy = True, False
+                    restore_modes(mode)
+                yield event
+        except Diverged as error:
+            raise UserError(
+                f"{error.event}: try a smaller lr; the learner is as it was before this task."
+            ) from error
+        finally:
+            self._busy = False
+            if not done:
+                self._back_to(before)
+                restore_modes(mode)
+
+    def _open(self, found: Arrivals, ids: Any, test: Arrivals | None) -> None:
+        """Check what has arrived and put it at the end of the stream."""
+        trainer, learner = self._trainer, self._trainer.learner
+        names = ids_of(ids, len(found.labels), self._next_id)
+        gone = torch.tensor([i for record in self._removed for i in record["ids"]])
+        kept = torch.nonzero(~torch.isin(names, gone)).flatten()
+        if not len(kept):
+            raise UserError("every example of the dataset was forgotten before: nothing is left.")
+        found, names = Arrivals(found.inputs[kept], found.labels[kept]), names[kept]
+        check_arrivals(learner, found, trainer.tasks)
+        if self._head is not None and found.are_classes and int(found.labels.max()) >= 0:
+            size = max(self._head.out_features, int(found.labels.max()) + 1)
+            resize_head(self._head, size, learner.optimizer, learner.streams["head"])
+        check_fit(learner, found, self._recipe, self._parts.loss_fn is not None)
+        learner.plan = plan_for(learner.plan, found.classes, trainer.tasks)
+        trainer.tasks.append(task_of(len(trainer.tasks), found, names, test))
+        self._next_id = max(self._next_id, int(names.max()) + 1)
+        self._learned.append({"began": now(), "examples": len(names)})
+
+    def _close(self, ledger: Ledger) -> None:
+        """Keep of the task what the learner needs to know: not its inputs."""
+        self._history.merge(ledger)
+        self._trainer.tasks[-1] = without_inputs(self._trainer.tasks[-1])
+        self._trainer.learner.current = None
+        self._learned[-1]["ended"] = now()
+
+    def _snapshot(self) -> dict[str, Any]:
+        """All that a task may change."""
+        trainer = self._trainer
+        tensors, position = trainer.state()
+        return {
+            "tensors": {name: tensor.detach().clone() for name, tensor in tensors.items()},
+            "position": position,
+            "tasks": list(trainer.tasks),
+            "plan": trainer.learner.plan,
+            "head": self._head.out_features if self._head is not None else None,
+            "random": self._random.state(),
+            "next_id": self._next_id,
+            "learned": list(self._learned),
+        }
+
+    def _back_to(self, before: Mapping[str, Any]) -> None:
+        trainer, learner = self._trainer, self._trainer.learner
+        learner.optimizer.zero_grad()
+        if self._head is not None:
+            resize_head(self._head, before["head"], learner.optimizer, learner.streams["head"])
+        trainer.restore(before["tensors"], before["position"])
+        trainer.tasks, learner.plan = list(before["tasks"]), before["plan"]
+        learner.current = None
+        self._random.restore(before["random"])
+        self._next_id, self._learned = before["next_id"], list(before["learned"])
+
+    def _check_idle(self, what: str) -> None:
+        if self._busy:
+            raise UserError(
+                f"cannot {what} in the middle of a task: let its stream run to the end, or close "
+                "it."
+            )
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(p.dtype for p in self.model.parameters() if p.requires_grad)
+
+
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def modes(model: nn.Module) -> dict[nn.Module, bool]:
+    return {module: module.training for module in model.modules()}
+
+
+def restore_modes(before: Mapping[nn.Module, bool]) -> None:
+    for module, training in before.items():
+        module.training = training

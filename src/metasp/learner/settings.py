@@ -1,0 +1,105 @@
+"""What a learner is told: its settings, and the parts that are code."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from metasp.errors import UserError, unknown
+from metasp.methods import Method, Recipe, method
+from metasp.methods.joint import Joint
+from metasp.spec import setting, validate_field
+from metasp.types import LossFn
+
+Metric = Callable[[Tensor, Tensor], Any]
+"""(outputs, targets) to a number, or to one number per example."""
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""Network inputs changed at random; every draw comes from the generator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings:
+    """The numbers of a learner. None means "the method's own default"."""
+
+    memory: int = setting(500, "Examples the memory may hold.", least=0)
+    lr: float | None = setting(None, "Learning rate of SGD; 0.1 for most methods.", least=0)
+    epochs: int = setting(10, "Epochs per task.", least=1)
+    batch_size: int = setting(32, "New examples per step.", least=1)
+    memory_batch: int = setting(32, "Memory examples per step.", least=1)
+    momentum: float | None = setting(None, "Momentum of SGD.", least=0, most=1)
+    weight_decay: float | None = setting(None, "Weight decay of SGD.", least=0)
+    selection: str | None = setting(None, "What the memory keeps.")
+    rehearse_last: int | None = setting(
+        None, "Rehearse only in the last N epochs of a task; plain fine-tuning before.", least=1
+    )
+    seed: int = setting(1231, "Seed of every random stream.", least=0)
+    settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
+    head: str | None = setting(None, "The linear layer that grows when new classes appear.")
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            validate_field(self, entry)
+        if self.lr == 0:
+            raise UserError("lr must be greater than 0, for nothing would be learned.")
+        if self.rehearse_last is not None and self.rehearse_last > self.epochs:
+            raise UserError(
+                f"rehearse_last is {self.rehearse_last} but a task has only {self.epochs} epochs: "
+                "give at most that many."
+            )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        known = [entry.name for entry in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise unknown("setting of a learner", key, known)
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by name; what is None is left out."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a learner is given as code; a saved learner is given it again."""
+
+    loss_fn: LossFn | None = None
+    metric: Metric | None = None
+    transform: Callable[[Tensor], Tensor] | None = None
+    augment: Augment | None = None
+
+    def names(self) -> dict[str, str]:
+        """What each given part is called, for a sentence about one that is missing."""
+        given = {key: getattr(self, key) for key in ("loss_fn", "metric", "transform", "augment")}
+        return {
+            key: getattr(part, "__qualname__", type(part).__name__)
+            for key, part in given.items()
+            if part is not None
+        }
+
+
+def chosen(wanted: "str | type[Method] | Method") -> tuple[str, Recipe]:
+    """A method's name and recipe, from its name, its class, or an object (taken as its class
+    and settings)."""
+    if isinstance(wanted, str):
+        name, recipe = wanted, method(wanted)
+    elif isinstance(wanted, Method):
+        preset = {} if wanted.settings is None else asdict(wanted.settings)
+        name, recipe = type(wanted).__qualname__, Recipe(type(wanted), preset)
+    elif isinstance(wanted, type) and issubclass(wanted, Method):
+        name, recipe = wanted.__qualname__, Recipe(wanted)
+    else:
+        raise UserError(
+            f"method must be a name, or a Method of your own, not {wanted!r}: see `metasp list "
+            "methods`."
+        )
+    if recipe.kind is Joint:
+        raise UserError(
+            "joint trains again on all past data, which a learner does not keep: learn all of it "
+            "as one dataset, or use another method."
+        )
+    return name, recipe

@@ -1,0 +1,106 @@
+"""A learner as a file's content, and back."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from metasp import __version__
+from metasp.errors import UserError, unknown
+from metasp.influence import Ledger
+from metasp.learner import files
+from metasp.learner.head import resize_head
+from metasp.types import Examples, Task
+
+if TYPE_CHECKING:
+    from metasp.learner.learner import ContinualLearner
+
+CODE = ("loss_fn", "metric", "transform", "augment")
+
+
+def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and all else in plain values."""
+    trainer = learner._trainer
+    tensors, position = trainer.state()
+    tensors |= {f"random/{name}": t for name, t in learner._random.state().items()}
+    for name, values in learner._history.state().items():
+        tensors[f"history/{name}"] = torch.from_numpy(values)
+    for task in trainer.tasks:
+        tensors[f"tasks/{task.index}/ids"] = task.train.ids
+        tensors[f"tasks/{task.index}/labels"] = task.train.labels
+    about = {
+        "version": __version__,
+        "method": learner.method,
+        "own_method": not learner._named,
+        "code": learner._parts.names(),
+        "settings": learner.settings.as_dict(),
+        "model": files.shapes_of(learner.model),
+        "position": position,
+        "classes": [list(task.classes) for task in trainer.tasks],
+        "shared_classes": trainer.learner.plan.shared_classes,
+        "learned": learner._learned,
+        "removed": learner._removed,
+        "next_id": learner._next_id,
+    }
+    return tensors, about
+
+
+def from_file(
+    kind: "type[ContinualLearner]", path: Path, model: nn.Module, given: dict[str, Any]
+) -> Any:
+    """The learner that `to_file` was given, with its code given anew."""
+    for name in given:
+        if name not in (*CODE, "method", "device"):
+            raise unknown("part of a learner", name, (*CODE, "method", "device"))
+    tensors, about = files.read(path)
+    for name, words in about["code"].items():
+        if given.get(name) is None:
+            raise UserError(
+                f"{path} was saved with a {name} of its own ({words}), and code is never stored: "
+                f"pass {name}= again."
+            )
+    if about["own_method"] and given["method"] is None:
+        raise UserError(
+            f"{path} was saved with a method of its own ({about['method']}), and code is never "
+            "stored: pass method= again."
+        )
+    method = given.pop("method") or about["method"]
+    learner = kind(model, method, **given, **about["settings"])
+    if learner.method != about["method"]:
+        raise UserError(
+            f"{path} was saved with method {about['method']} and not {learner.method}: pass that."
+        )
+    trainer = learner._trainer
+    if learner._head is not None:
+        saved = about["model"].get(f"{learner.settings.head}.weight", [0])[0]
+        if saved > learner._head.out_features:
+            streams = trainer.learner.streams
+            resize_head(learner._head, saved, trainer.learner.optimizer, streams["head"])
+    files.check_model(path, about["model"], model)
+    part = {name: part_of(tensors, name) for name in ("random", "history", "tasks")}
+    trainer.tasks = [
+        stored_task(index, tuple(classes), part["tasks"])
+        for index, classes in enumerate(about["classes"])
+    ]
+    trainer.restore(tensors, about["position"])
+    plan = trainer.learner.plan
+    trainer.learner.plan = replace(plan, shared_classes=about["shared_classes"])
+    learner._random.restore(part["random"])
+    learner._history = Ledger.from_state(part["history"], learner._history.quantities[3:])
+    learner._learned, learner._removed = about["learned"], about["removed"]
+    learner._next_id = about["next_id"]
+    return learner
+
+
+def part_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {k[len(name) + 1 :]: t for k, t in tensors.items() if k.startswith(f"{name}/")}
+
+
+def stored_task(index: int, classes: tuple[int, ...], columns: dict[str, Tensor]) -> Task:
+    """A task as it is kept after it was learned: without inputs and tests."""
+    labels, ids = columns[f"{index}/labels"], columns[f"{index}/ids"]
+    none = torch.zeros(0)
+    train = Examples(none, torch.arange(len(ids)), labels, ids)
+    return Task(index, classes, train, Examples.of(none, none))

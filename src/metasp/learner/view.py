@@ -1,0 +1,103 @@
+"""The memory as an asset: read it, audit it, use it as a dataset; it cannot be written through."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from metasp.influence import Ledger
+from metasp.memory import Memory
+from metasp.types import Task
+
+MEANS = ("stability", "plasticity", "fused")
+
+
+class MemoryView(Dataset[tuple[Tensor, Tensor]]):
+    """What the memory holds, in the order of its slots: `view[i]` is a copy of a raw input and its
+    label, `table()` says of each what it is, since when it is there, and why."""
+
+    def __init__(
+        self, memory: Memory, history: Ledger, learned: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._memory, self._history, self._learned = memory, history, learned
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        slots = self._memory.occupied
+        if not -len(slots) <= index < len(slots):
+            raise IndexError(f"the memory holds {len(slots)} examples, there is no {index}")
+        held = self._memory.read(slots[[index]])
+        return held.inputs[0].clone(), held.labels[0].clone()
+
+    def __repr__(self) -> str:
+        return f"<memory of {self.capacity}: {len(self)} examples>"
+
+    @property
+    def capacity(self) -> int:
+        return self._memory.capacity
+
+    @property
+    def ids(self) -> Tensor:
+        """The id of each example, in the order of the dataset."""
+        return self._memory.ids[self._memory.occupied].clone()
+
+    def table(self) -> pa.Table:
+        """One row per example: slot, id, label, the task and time since when it is stored, the
+        influence by which it was last judged (mean fused value of the latest task it was measured
+        in), and its means over all tasks with their count. Negative influence is helpful."""
+        held = self._memory.table()
+        ids = held["id"]
+        since = [self._learned[int(task)]["ended"] for task in held["task"]]
+        means = self._history.means(ids)
+        columns: dict[str, Any] = {
+            "slot": held["slot"],
+            "id": pa.array(ids, pa.int64()),
+            "label": held["label"],
+            "task": pa.array(held["task"], pa.int64()),
+            "since": pa.array(since, pa.string()),
+            "influence": numbers(np.asarray(held["influence"], np.float64)),
+        }
+        columns |= {name: numbers(means[:, i]) for i, name in enumerate(MEANS)}
+        counts = dict(zip(*(self._history.arrays()[key].tolist() for key in ("id", "count"))))
+        columns["count"] = pa.array([counts.get(i, 0) for i in ids], pa.int64())
+        return pa.table(columns)
+
+
+def influence_table(memory: Memory, history: Ledger, tasks: Iterable[Task]) -> pa.Table:
+    """One row for each example that was measured or is in memory, by id."""
+    held = set(memory.ids[memory.occupied].tolist())
+    known = history.arrays()
+    ids = sorted({*known["id"].tolist(), *held})
+    about = {
+        example: (label, task.index)
+        for task in tasks
+        for example, label in zip(task.train.ids.tolist(), task.train.labels.tolist())
+    }
+    means, counts = history.means(ids), dict(zip(known["id"].tolist(), known["count"].tolist()))
+    columns: dict[str, Any] = {
+        "id": pa.array(ids, pa.int64()),
+        "label": pa.array([about[i][0] for i in ids]),
+        "task": pa.array([about[i][1] for i in ids], pa.int64()),
+    }
+    columns |= {name: numbers(means[:, i]) for i, name in enumerate(MEANS)}
+    columns["count"] = pa.array([counts.get(i, 0) for i in ids], pa.int64())
+    columns["in_memory"] = pa.array([i in held for i in ids], pa.bool_())
+    return pa.table(columns)
+
+
+def numbers(values: Any) -> pa.Array:
+    """A column of floats in which NaN, for never measured, is null."""
+    return pa.array(np.asarray(values, np.float64).reshape(-1), pa.float64(), from_pandas=True)
+
+
+def without_inputs(task: Task) -> Task:
+    """What is kept of a task that has been learned: ids, labels and classes."""
+    train = task.train
+    kept = type(train)(torch.zeros(0), torch.arange(len(train)), train.labels, train.ids)
+    return Task(task.index, task.classes, kept, task.test)

@@ -1,0 +1,146 @@
+"""Forgetting examples in a stored run: a record of ids, and no trace of their content."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from metasp.errors import UserError
+from metasp.store.checkpoints import Arrays, drop_checkpoint, load_latest, numbers_in
+from metasp.store.checkpoints import save_checkpoint as save
+from metasp.store.files import write_atomic
+
+FORMAT = 1
+RECORD = "forgotten.json"
+BLANK = {"inputs": 0, "labels": 0, "ids": -1, "tasks": -1, "entered": -1, "influence": np.nan}
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """Each removal: ids, when, reason."""
+    return list(_read(run)["records"])
+
+
+def forgotten(run: Path) -> list[int]:
+    """All ids that a run must do without, ascending."""
+    return sorted({i for record in records(run) for i in record["ids"]})
+
+
+def forget(run: Path, ids: Iterable[int], reason: str) -> list[int]:
+    """Erase examples from everything stored of a run, whose lock is held. The record comes first:
+    should this be cut short, opening the run goes on with it. Gives the ids."""
+    gone = sorted({int(i) for i in ids})
+    stored = _read(run)
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    stored["records"].append({"ids": gone, "when": when, "reason": reason})
+    _write(run, {**stored, "complete": False})
+    complete(run)
+    return gone
+
+
+def complete(run: Path) -> None:
+    """Finish an erasure that was begun."""
+    stored = _read(run)
+    if stored["complete"]:
+        return
+    ids = np.array(forgotten(run), np.int64)
+    for path in [*run.glob("*.parquet"), *(run / "memory").glob("*.parquet")]:
+        _erase_rows(path, ids)
+    _erase_from_checkpoints(run / "checkpoint", ids)
+    _mark_result(run / "result.json", len(ids))
+    _write(run, {**stored, "complete": True})
+
+
+def marked(result: Mapping[str, Any], count: int, undisturbed: bool) -> dict[str, Any]:
+    """A result with the number of examples forgotten, and whether training had them all."""
+    before = result.get("forgotten", {}).get("undisturbed", undisturbed)
+    return {**result, "forgotten": {"examples": count, "undisturbed": before}}
+
+
+def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
+    """A checkpoint's arrays without the examples of these ids: empty slots of the memory, no rows
+    of the ledger, nor of what a method keeps by id (`x` beside `x_ids`)."""
+    kept = dict(arrays)
+    slots = np.isin(arrays["memory/ids"], ids) if "memory/ids" in arrays else None
+    for name, blank in BLANK.items():
+        if f"memory/{name}" in arrays:
+            column = arrays[f"memory/{name}"].copy()
+            column[slots] = blank
+            kept[f"memory/{name}"] = column
+    for name in arrays:
+        if name == "ledger/ids":
+            rows, names = ~np.isin(arrays[name], ids), ["ledger/ids", "ledger/sums"]
+            names.append("ledger/counts")
+        elif name.startswith("method/") and name.endswith("_ids"):
+            rows, names = ~np.isin(arrays[name], ids), [name, name.removesuffix("_ids")]
+        else:
+            continue
+        kept |= {each: arrays[each][rows] for each in names}
+    return kept
+
+
+def memory_of(run: Path) -> dict[str, Sequence[Any]]:
+    """The columns of what a run's memory holds, as of its last checkpoint."""
+    found, _ = load_latest(run / "checkpoint")
+    if found is None or "memory/ids" not in found.arrays:
+        raise UserError(f"{run} has no checkpoint yet: let it run, or look at a finished run.")
+    slots = np.nonzero(found.arrays["memory/ids"] >= 0)[0]
+    names = {"id": "ids", "label": "labels", "task": "tasks", "entered": "entered"}
+    columns: dict[str, Sequence[Any]] = {"slot": slots.tolist()}
+    for name, stored in {**names, "influence": "influence"}.items():
+        columns[name] = found.arrays[f"memory/{stored}"][slots].tolist()
+    return columns
+
+
+def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:
+    table = pq.read_table(path)
+    if "id" not in table.column_names:
+        return
+    keep = ~np.isin(table.column("id").to_numpy(), ids)
+    if not keep.all():
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.filter(pa.array(keep)), sink)
+        write_atomic(path, sink.getvalue().to_pybytes())
+
+
+def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any]) -> None:
+    """Write the latest checkpoint anew, and drop all others with what they hold."""
+    if not folder.is_dir():
+        return
+    found, _ = load_latest(folder)
+    newest = None if found is None else save(folder, cleared(found.arrays, ids), found.numbers)
+    for number in numbers_in(folder):
+        if number != newest:
+            drop_checkpoint(folder, number)
+    for orphan in folder.glob("*.safetensors"):  # tensors whose JSON was never written
+        if int(orphan.stem) != newest:
+            orphan.unlink()
+
+
+def _mark_result(path: Path, count: int) -> None:
+    if path.is_file():
+        result = marked(json.loads(path.read_bytes()), count, undisturbed=True)
+        write_atomic(path, json.dumps(result, indent=1).encode())
+
+
+def _read(run: Path) -> dict[str, Any]:
+    try:
+        stored: dict[str, Any] = json.loads((run / RECORD).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {"format": FORMAT, "complete": True, "records": []}
+    except ValueError as error:
+        raise UserError(f"{run / RECORD} is damaged ({error}): take a backup.") from error
+    if stored.get("format") != FORMAT:
+        raise UserError(
+            f"{run / RECORD} has format {stored.get('format')} and this metasp reads {FORMAT}: "
+            "use a newer metasp."
+        )
+    return stored
+
+
+def _write(run: Path, stored: Mapping[str, Any]) -> None:
+    write_atomic(run / RECORD, json.dumps(stored, indent=1).encode())

@@ -1,0 +1,43 @@
+"""TensorBoard: event files in the run's own folder `tensorboard`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from metasp import trackers
+from metasp.store import RunDir
+
+
+@final
+class Tracker(trackers.Tracker):
+    def __init__(self, run: RunDir, resumed: bool) -> None:
+        super().__init__(run, resumed)
+        # The run is told from the beginning: what an earlier process wrote is replaced, some of
+        # which it may have lost when it was killed.
+        purge = 0 if (run.path / "tensorboard").exists() else None
+        self.writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=purge)  # type: ignore[no-untyped-call]
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+
+    def histograms(self, values: Mapping[str, Sequence[float]], step: int) -> None:
+        for name, column in values.items():
+            self.writer.add_histogram(name, np.asarray(column), step)  # type: ignore[no-untyped-call]
+
+    def figure(self, name: str, figure: Any, step: int) -> None:
+        self.writer.add_image(name, pixels(figure), step)  # type: ignore[no-untyped-call]
+
+    def close(self, finished: bool) -> None:
+        self.writer.close()  # type: ignore[no-untyped-call]
+
+
+def pixels(figure: Any) -> Any:
+    """A figure as an image (channels, height, width) of bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[:, :, :3].transpose(2, 0, 1)

@@ -1,0 +1,161 @@
+"""Trackers, by reading back what the real libraries wrote."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from metasp.cli import main
+from metasp.errors import UserError
+from metasp.experiment import Interrupted
+from metasp.trackers import tracked, tracker_kind
+from tests.helpers import finish
+
+METHOD = {"method": "metasp", "memory": 30, "limit_per_class": 20, "epochs": 2}
+
+
+def follow(experiment, tool) -> None:
+    for _ in tracked(experiment.events(), experiment.directory, [tracker_kind(tool)]):
+        pass
+
+
+def expected(directory) -> dict[str, list[tuple[int, float]]]:
+    """What the log says, made with no help of the trackers: name to (step, value) pairs."""
+    wanted: dict[str, list[tuple[int, float]]] = {}
+    step = 0
+    for record in directory.events():
+        if record["event"] == "StepTaken":
+            step += 1
+            for name in ("loss", "lr", "gamma"):
+                if name in record:
+                    wanted.setdefault(f"train/{name}", []).append((step, record[name]))
+        elif record["event"] == "Evaluated" and not record["before"]:
+            for task, value in zip(record["on"], record["class_il"]):
+                wanted.setdefault(f"class_il/task_{task + 1}", []).append((step, value))
+    return wanted
+
+
+def in_tensorboard(directory) -> EventAccumulator:
+    found = EventAccumulator(str(directory.path / "tensorboard"), {"scalars": 0, "histograms": 0})
+    return found.Reload()
+
+
+def in_mlflow(directory) -> tuple[MlflowClient, list]:
+    client = MlflowClient(tracking_uri=f"sqlite:///{directory.path.parent / 'mlflow.db'}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "metasp"]
+    return client, list(client.search_runs([experiment.experiment_id]))
+
+
+def stopped_then_resumed(tiny, tool) -> object:
+    """Stopped by the process (its writer closed), continued, killed without a word, continued."""
+    for steps in (6, 11):
+        taken = iter(range(10**6))
+        experiment = tiny(options={"checkpoint_seconds": 0.0}, **METHOD)
+        experiment.stop = lambda taken=taken, steps=steps: next(taken) >= steps
+        with pytest.raises(Interrupted):
+            follow(experiment, tool)
+    untracked = tiny(options={"checkpoint_seconds": 0.0}, **METHOD)
+    taken = iter(range(10**6))
+    untracked.stop = lambda: next(taken) >= 4  # steps that no tracker was told of
+    with pytest.raises(Interrupted):
+        finish(untracked)
+    last = tiny(**METHOD)
+    follow(last, tool)
+    return last.directory
+
+
+def test_tensorboard_holds_the_run_once_though_it_was_stopped(tiny):
+    directory = stopped_then_resumed(tiny, "tensorboard")
+    found = in_tensorboard(directory)
+    wanted = expected(directory)
+    assert len(wanted["train/loss"]) == 20
+    assert wanted["train/gamma"]
+    for name, points in wanted.items():
+        own = [(event.step, event.value) for event in found.Scalars(name)]
+        assert [step for step, _ in own] == [step for step, _ in points], name
+        assert [v for _, v in own] == pytest.approx([v for _, v in points], rel=1e-6), name
+    influence = directory.influence()
+    for quantity in ("stability", "plasticity", "fused"):
+        for source in ("new", "memory"):
+            events = found.Histograms(f"influence/{quantity}_{source}")
+            assert len(events) == 4  # all tasks but the first
+            counts = [
+                sum(
+                    t == task and s == source
+                    for t, s in zip(influence["task"], influence["source"])
+                )
+                for task in (1, 2, 3, 4)
+            ]
+            assert [event.histogram_value.num for event in events] == counts
+    assert {"class_il_matrix", "task_il_matrix"} <= {*found.Tags()["images"]}
+    assert found.Images("class_il_matrix")[0].width > 100
+    result = directory.result()
+    assert found.Scalars("class_il/A_inf")[0].value == pytest.approx(result["class_il"]["A_inf"])
+
+
+@pytest.mark.slow
+def test_mlflow_holds_the_run_once_though_it_was_stopped(tiny, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    directory = stopped_then_resumed(tiny, "mlflow")
+    client, runs = in_mlflow(directory)
+    (run,) = runs
+    assert run.info.run_name == directory.path.name
+    assert run.info.status == "FINISHED"
+    assert run.data.params["method"] == "metasp"
+    assert run.data.params["settings.pseudo_steps"] == "1"
+    for name, points in expected(directory).items():
+        history = client.get_metric_history(run.info.run_id, name)
+        own = sorted((metric.step, metric.value) for metric in history)
+        assert [step for step, _ in own] == [step for step, _ in points], name
+        assert [v for _, v in own] == pytest.approx([v for _, v in points]), name
+    median = sorted(v for v, t, s in zip(*(directory.influence()[k] for k in
+                    ("fused", "task", "source"))) if (t, s) == (4, "new"))  # fmt: skip
+    last = client.get_run(run.info.run_id).data.metrics["influence/fused_new_p50"]
+    assert median[len(median) // 2 - 1] <= last <= median[len(median) // 2]
+    files = [item.path for item in client.list_artifacts(run.info.run_id, "figures")]
+    assert {"figures/class_il_matrix.png", "figures/task_il_matrix.png"} <= {*files}
+    assert len(client.list_artifacts(run.info.run_id, "figures/influence")) == 4 * 6
+
+
+@pytest.mark.slow
+def test_on_the_command_line_both_at_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    flags = ["--method", "er", "--epochs", "1", "--limit-per-class", "10", "--threads", "1",
+             "--memory", "20", "--runs", str(tmp_path)]  # fmt: skip
+    with pytest.raises(SystemExit) as stop:
+        main(["run", *flags, "--track", "tensorboard", "--track", "mlflow", "--json"])
+    assert stop.value.code == 0
+    (path,) = tmp_path.glob("*/result.json")
+    assert json.loads(capsys.readouterr().out)["run"] == str(path.parent)
+    from metasp.store import RunDir
+
+    assert in_tensorboard(RunDir(path.parent)).Scalars("train/loss")
+    assert len(in_mlflow(RunDir(path.parent))[1]) == 1
+
+
+def test_a_tracker_that_is_not_there(tmp_path, capsys):
+    with pytest.raises(UserError, match="did you mean 'tensorboard'"):
+        tracker_kind("tensorbord")
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--track", "wandb", "--runs", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "unknown tracker 'wandb'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_without_the_extra_one_sentence():
+    """In a process that cannot find the package, as on a machine without it."""
+    code = (
+        "import sys\n"
+        "sys.modules['mlflow'] = None\n"
+        "from metasp.cli import main\n"
+        "main(['run', '--track', 'mlflow'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'metasp[track]'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
