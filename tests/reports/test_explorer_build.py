@@ -237,6 +237,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path, name, harm, sentence):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_and_forgets_it_when_the_run_is_made_anew(tiny):
     experiment = tiny(method="metasp-rehsel")
     run = finish(experiment)

@@ -55,6 +55,7 @@ def test_it_listens_on_this_machine_only():
     server.server_close()
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_one_sentence(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -9,7 +9,7 @@ from metasp.engine.evaluate import BATCH, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
 from metasp.methods.learner import Learner
-from metasp.types import Examples, Task
+from metasp.types import Task
 
 
 def note_influence(memory: Memory, ledger: Ledger) -> None:
@@ -43,15 +43,16 @@ def influence_columns(
 def predicted_labels(learner: Learner, seen: Sequence[Task], ids: Sequence[int]) -> list[int]:
     """The class, of all seen, that the model as it stands gives each example. It looks without
     augmentation and in eval mode, so that training goes on as if it had not looked."""
-    train = Examples.join([task.train for task in seen])
-    place = {identity: row for row, identity in enumerate(train.ids.tolist())}
-    rows = torch.tensor([place[identity] for identity in ids])
+    wanted, found = set(ids), dict[int, int]()
     classes = sorted({label for task in seen for label in task.classes})
-    found: list[int] = []
     learner.model.eval()
     with torch.inference_mode():
-        for part in torch.split(rows, BATCH):
-            raw = train.take(part).inputs.to(learner.device)
-            found += best_of(learner.outputs(learner.transform(raw)), classes).tolist()
+        for task in seen:
+            names = task.train.ids.tolist()
+            rows = torch.tensor([row for row, name in enumerate(names) if name in wanted])
+            for part in torch.split(rows.long(), BATCH) if len(rows) else ():
+                raw = task.train.take(part)
+                logits = learner.outputs(learner.transform(raw.inputs.to(learner.device)))
+                found.update(zip(raw.ids.tolist(), best_of(logits, classes).tolist()))
     learner.model.train()
-    return found
+    return [found[identity] for identity in ids]
