@@ -11,6 +11,7 @@ from metasp.errors import unknown
 
 BENCHES = {
     "engine": "our ER step against a bare hand-written PyTorch loop",
+    "parallel": "a weighted step split over processes",
 }
 
 EXAMPLES = """
@@ -25,7 +26,7 @@ Examples:
 @click.argument("what")
 @json_option
 def command(what: str, as_json: bool) -> None:
-    """Measure WHAT: engine (our step against a bare loop)."""
+    """Measure WHAT: engine (our step against a bare loop), parallel (a step over processes)."""
     if what not in BENCHES:
         raise unknown("benchmark", what, BENCHES)
     bench = importlib.import_module(f"metasp.bench.{what}")
