@@ -1,8 +1,10 @@
 """metasp bench: speed as ratios, measured interleaved in one process on this machine."""
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,13 @@ def command(what: str, data: Path | None, as_json: bool) -> None:
       step       one step of every method against one of ER
       influence  the influence step against ER and against the released way
       total      a whole run of MetaSP against one of ER
+      parallel   a weighted step split over processes
       libraries  our influence against captum, Kronfluence and pyDVL
     """
     benches: dict[str, Callable[[], Measured]] = {
-        "engine": engine,
-        "step": step,
+        **{name: partial(module, name) for name in ("engine", "step", "total", "parallel")},
         "influence": influence,
-        "total": total,
-        "libraries": lambda: libraries(data),
+        "libraries": partial(libraries, data),
     }
     if what not in benches:
         raise unknown("benchmark", what, benches)
@@ -54,25 +55,11 @@ def command(what: str, data: Path | None, as_json: bool) -> None:
         print("\n".join(lines))
 
 
-def engine() -> Measured:
-    from metasp.bench.engine import as_json, measure, render
-
-    rows = measure()
-    return render(rows), as_json(rows)
-
-
-def step() -> Measured:
-    from metasp.bench.step import as_json, measure, render
-
-    rows = measure()
-    return render(rows), as_json(rows)
-
-
-def total() -> Measured:
-    from metasp.bench.total import as_json, measure, render
-
-    rows = measure()
-    return render(rows), as_json(rows)
+def module(name: str) -> Measured:
+    """A benchmark module that measures, renders and gives its numbers by those names."""
+    bench = importlib.import_module(f"metasp.bench.{name}")
+    rows = bench.measure()
+    return bench.render(rows), bench.as_json(rows)
 
 
 def influence() -> Measured:

@@ -1,7 +1,8 @@
 """Example influence on Stability and Plasticity: exact, and leaving the model untouched."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -11,6 +12,7 @@ from metasp.errors import UserError
 from metasp.influence.checks import check_finite, check_losses, check_pair
 from metasp.influence.fuse import fuse
 from metasp.influence.origin import Origin, kept_random_state
+from metasp.influence.parallel import Alone, Part, Sharing
 from metasp.influence.paths import (
     Problem,
     double_backward,
@@ -30,6 +32,8 @@ from metasp.influence.pseudo import (
 )
 from metasp.influence.rules import Unsupported
 from metasp.influence.tape import Recorder, Tape
+
+LOSS = ""  # beside the gradients, whose names are those of parameters
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Influence:
 
     ``path`` says which exact way computed it: "tape", "dot", "forward-mode" or "double-backward".
     ``old_loss`` and ``new_loss`` are the mean losses of the goals after the pseudo update.
+    With ``ranks`` the vectors are those of the whole batch, and ``own`` is this rank's part.
     """
 
     stability: Tensor
@@ -62,6 +67,7 @@ class Influence:
     path: str
     old_loss: float
     new_loss: float
+    own: slice = field(default_factory=lambda: slice(None))
 
 
 class Options(TypedDict, total=False):
@@ -71,6 +77,7 @@ class Options(TypedDict, total=False):
     scope: Scope
     gamma: float | None
     recorded: Recorded | None
+    ranks: Sharing | None
 
 
 def sp_influence(
@@ -93,7 +100,9 @@ def sp_influence(
       step; ``lr``, if given too, replaces its learning rate;
     - ``scope``: a prefix of parameter names or a predicate on them; only those parameters move;
     - ``gamma``: fix the weight of stability instead of fusing;
-    - ``recorded``: an earlier `record` of this batch, to share its forward pass.
+    - ``recorded``: an earlier `record` of this batch, to share its forward pass;
+    - ``ranks``: a `Ranks` over which batch and goals are split; each rank passes its shards and
+      gets the influence of the whole batch.
 
     The model, its buffers, gradients and mode, and the random state stay as they are.
     """
@@ -102,9 +111,12 @@ def sp_influence(
         raise TypeError(f"sp_influence() got an unexpected keyword argument {min(unknown)!r}")
     goals = {"old goal": old, "new goal": new}
     found = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
-    stability, plasticity = found.values
+    (stability, plasticity), own = (options.get("ranks") or Alone()).gather(found.values)
     both = fuse(stability, plasticity, options.get("gamma"))
-    return Influence(stability, plasticity, both.fused, both.gamma, found.path, *found.goal_losses)
+    old_loss, new_loss = found.goal_losses
+    return Influence(
+        stability, plasticity, both.fused, both.gamma, found.path, old_loss, new_loss, own
+    )
 
 
 def example_influence(
@@ -178,7 +190,8 @@ def _influence(
         if recorded is None:
             recorded = _record_in_scope(model, loss_fn, batch, plan)
         problem = Problem(model, loss_fn, batch, recorded.origin)
-        return _by_adjoint(problem, recorded, plan, goals, steps)
+        ranks = options.get("ranks") or Alone()
+        return _by_adjoint(problem, recorded, plan, (goals, ranks), steps)
 
 
 def _record_in_scope(model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan) -> Recorded:
@@ -220,11 +233,23 @@ def _batch_gradient(
 
 
 def _by_adjoint(
-    problem: Problem, recorded: Recorded, plan: Plan, goals: Mapping[str, Pair], steps: int
+    problem: Problem,
+    recorded: Recorded,
+    plan: Plan,
+    shared: tuple[Mapping[str, Pair], Sharing],
+    steps: int,
 ) -> _Found:
     """Forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
-    separable = recorded.tape.separable()
-    grads, deltas = _batch_gradient(problem, recorded, plan, separable)
+    goals, ranks = shared
+    n = len(recorded.losses)
+    deltas: dict[int, Tensor] = {}
+
+    def first() -> list[Part]:
+        found, at_rows = _batch_gradient(problem, recorded, plan, recorded.tape.separable())
+        deltas.update(at_rows)
+        return [(found, n)]
+
+    (grads,) = ranks.means(first, [plan.params])
     if not grads:
         raise UserError(
             "the batch's loss uses no parameter in scope: check the scope's name or the model."
@@ -234,16 +259,14 @@ def _by_adjoint(
     theta, momenta = plan.step(plan.params, grads, dict(plan.momenta))
     for _ in range(1, steps):
         trail.append(theta)
-        _, grads = gradient(
-            problem.model, problem.loss_fn, problem.batch, (problem.origin, theta), "batch"
+        (grads,) = ranks.means(
+            partial(_gradients, problem, {"batch": problem.batch}, theta), [theta]
         )
         theta, momenta = plan.step(theta, grads, momenta)
 
-    losses, ps = [], []
-    for what, pair in goals.items():
-        loss, v = gradient(problem.model, problem.loss_fn, pair, (problem.origin, theta), what)
-        losses.append(float(loss))
-        ps.append(v)
+    like = {**theta, LOSS: recorded.losses.new_zeros(())}
+    ps = ranks.means(partial(_gradients, problem, goals, theta), [like] * len(goals))
+    losses = [float(v.pop(LOSS)) for v in ps]
     p = {k: torch.stack([v.get(k, torch.zeros_like(t)) for v in ps]) for k, t in theta.items()}
     del ps, theta, momenta
 
@@ -252,11 +275,28 @@ def _by_adjoint(
     for _ in range(1, steps):
         s, q = _back(plan, p, q, first=False)
         product, curved = _curvature(problem, trail.pop(), s)
+        (curved,) = ranks.means(partial(_whole, curved, n), [curved])
         total = product if total is None else total + product
         p = {name: p[name] + curved[name] + s[name] * plan.rules[name].weight_decay for name in p}
     s, _ = _back(plan, p, q, first=True)
     product, path = _first_product(problem, recorded, plan, s, deltas)
     return _Found(product if total is None else total + product, path, losses)
+
+
+def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> list[Part]:
+    """The gradient of each pair's mean loss at ``theta``, with that loss under a name of its own,
+    and the number of examples."""
+    parts = []
+    for what, pair in pairs.items():
+        at = (problem.origin, theta)
+        loss, grads = gradient(problem.model, problem.loss_fn, pair, at, what)
+        parts.append(({**grads, LOSS: loss}, len(pair[0])))
+    return parts
+
+
+def _whole(values: Named, count: int) -> list[Part]:
+    """One part that is there already."""
+    return [(values, count)]
 
 
 def _back(

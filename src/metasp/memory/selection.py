@@ -9,6 +9,7 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.memory.buffer import Memory
 from metasp.memory.placement import Placement
+from metasp.types import Batch
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Selection:
     help: str
     points: str = "pixels"  # what it clusters, if it does: "pixels" | "features"
     classes: bool = False  # whether it shares the memory by class, so that labels must be classes
+
+    def offer(self, memory: Memory, batch: Batch, task: int, generator: torch.Generator) -> None:
+        """Decide about a raw batch and write what was decided, for a loop of one's own."""
+        offer = Offer(batch.labels.cpu(), batch.ids, task, 0)
+        memory.apply(self.decide(memory, offer, generator), batch, task)
 
 
 def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:

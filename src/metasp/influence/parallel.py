@@ -1,0 +1,137 @@
+"""Data parallel: the influence and the weighted update of a global batch split over ranks.
+
+Each rank holds a shard of the batch and of the two goals. Means over the whole are sums over the
+ranks, so one process and many give the same numbers up to rounding, and every rank the same bits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from metasp.errors import UserError
+from metasp.influence.pseudo import Named
+
+Part = tuple[Named, int]
+"""Means over some examples by name, and over how many."""
+
+
+class Sharing(Protocol):
+    """How the processes that share a batch come to common numbers."""
+
+    def means(self, make: Callable[[], Sequence[Part]], like: Sequence[Named]) -> list[Named]:
+        """The means over all processes' examples, for one or more parts at once; `like` has the
+        names and shapes that each part may have."""
+        ...
+
+    def gather(self, values: Tensor) -> tuple[Tensor, slice]:
+        """All processes' columns (k, n of all) side by side, and which are this one's."""
+        ...
+
+
+class Alone:
+    """One process that has the whole batch."""
+
+    def means(self, make: Callable[[], Sequence[Part]], like: Sequence[Named]) -> list[Named]:
+        return [means for means, _ in make()]
+
+    def gather(self, values: Tensor) -> tuple[Tensor, slice]:
+        return values, slice(None)
+
+
+class Ranks:
+    """The processes of a torch.distributed group (default: all). Every rank makes the same calls,
+    each with its own shard, none of them empty; `reduced` counts the all-reduces and `sent` the
+    numbers in them."""
+
+    def __init__(self, group: Any = None) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise UserError(
+                "there is no process group: start with torchrun and call "
+                "torch.distributed.init_process_group first."
+            )
+        self.group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.reduced = self.sent = 0
+
+    def means(self, make: Callable[[], Sequence[Part]], like: Sequence[Named]) -> list[Named]:
+        failed: UserError | None = None
+        parts: Sequence[Part | None]
+        try:
+            parts = make()
+        except UserError as error:  # the others must hear of it, or they would wait for ever
+            failed, parts = error, [None] * len(like)
+        buffers = [packed(part, names) for part, names in zip(parts, like)]
+        total = torch.cat(buffers)
+        self._sum(total)
+        if not bool(total.isfinite().all()):
+            raise failed or UserError(
+                "another rank met a number that is not finite: see its message."
+            )
+        pieces = torch.split_with_sizes(total, [len(buffer) for buffer in buffers])
+        return [unpacked(piece, names) for piece, names in zip(pieces, like)]
+
+    def gather(self, values: Tensor) -> tuple[Tensor, slice]:
+        # Two all-reduces: how many columns each rank has, and the columns.
+        counts = values.new_zeros(self.size)
+        counts[self.rank] = values.shape[1]
+        self._sum(counts)
+        ends = counts.long().cumsum(0).tolist()
+        own = slice(ends[self.rank] - values.shape[1], ends[self.rank])
+        whole = values.new_zeros(values.shape[0], ends[-1])
+        whole[:, own] = values
+        self._sum(whole)
+        return whole, own
+
+    def descend(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """One step of the optimizer along the gradient of the sum of all ranks' losses: weights
+        over the whole batch times this rank's losses, summed."""
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        like = {str(index): p.detach() for index, p in enumerate(params)}
+        grads = {str(i): p.grad for i, p in enumerate(params) if p.grad is not None}
+        buffer = packed((grads, 1), like)
+        self._sum(buffer)
+        found = unpacked(buffer, like, mean=False)
+        for index, parameter in enumerate(params):
+            parameter.grad = found.get(str(index))
+        optimizer.step()
+
+    def _sum(self, buffer: Tensor) -> None:
+        dist.all_reduce(buffer, group=self.group)
+        self.reduced += 1
+        self.sent += buffer.numel()
+
+
+def packed(part: Part | None, like: Mapping[str, Tensor]) -> Tensor:
+    """Sums in the order of `like`, whether each name is there, and the count, as one vector; not
+    finite where there is no part."""
+    kind = torch.float32
+    for tensor in like.values():
+        kind = torch.promote_types(kind, tensor.dtype)
+    device = next(iter(like.values())).device
+    if part is None:
+        size = sum(tensor.numel() for tensor in like.values()) + len(like) + 1
+        return torch.full((size,), torch.nan, dtype=kind, device=device)
+    means, count = part
+    here = torch.tensor([*(float(name in means) for name in like), float(count)])
+    rows = [
+        (means[name].detach() * count if name in means else torch.zeros_like(tensor)).reshape(-1)
+        for name, tensor in like.items()
+    ]
+    return torch.cat([*(row.to(kind) for row in rows), here.to(device, kind)])
+
+
+def unpacked(total: Tensor, like: Mapping[str, Tensor], mean: bool = True) -> Named:
+    """What `packed` vectors add up to: means (or sums) by name, of the names any of them had."""
+    sizes = [tensor.numel() for tensor in like.values()]
+    *rows, here = torch.split_with_sizes(total, [*sizes, len(like) + 1])
+    count = here[-1] if mean else 1.0
+    return {
+        name: (row / count).reshape(tensor.shape).to(tensor.dtype)
+        for (name, tensor), row, there in zip(like.items(), rows, here[:-1].tolist())
+        if there
+    }

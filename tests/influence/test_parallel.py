@@ -1,0 +1,62 @@
+"""A global batch split over real processes, against one process with the whole of it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from metasp.errors import UserError
+from metasp.influence import Ranks
+from metasp.influence.parallel import packed, unpacked
+from tests.helpers import ROOT
+from tests.influence.parallel_worker import STEPS, train
+
+
+def torchrun(count: int, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess:
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*command, f"--nproc-per-node={count}", *arguments],
+        env=environment, capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_split_over_ranks_as_in_one_process(tmp_path, count):
+    done = torchrun(count, "-m", "tests.influence.parallel_worker", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    whole = train()
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(count)]
+    for name, value in whole.items():
+        torch.testing.assert_close(found[0][name], value, rtol=1e-10, atol=1e-13, msg=name)
+    for other in found[1:]:
+        for name, value in found[0].items():
+            assert torch.equal(other[name], value), name
+    # One pseudo step: gradient, both goals, two for the influences, update; the second one adds
+    # a gradient and a curvature.
+    assert int(found[0]["reduced"]) == STEPS * (5 + 7)
+    words = [(tmp_path / f"{rank}.txt").read_text() for rank in range(count)]
+    assert all("another rank met a number that is not finite" in w for w in words[:-1])
+    assert "of the batch gives a number that is not finite" in words[-1]
+
+
+def test_what_is_packed_comes_back():
+    like = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.float64), "c": torch.zeros(1)}
+    one = {"a": torch.ones(2, 3), "b": torch.full((4,), 2.0, dtype=torch.float64)}
+    two = {"a": torch.full((2, 3), 4.0)}
+    total = packed((one, 1), like) + packed((two, 2), like)
+    found = unpacked(total, like)
+    assert set(found) == {"a", "b"}  # c was nowhere
+    assert torch.equal(found["a"], torch.full((2, 3), 3.0))
+    torch.testing.assert_close(found["b"], torch.full((4,), 2 / 3, dtype=torch.float64))
+    assert not packed(None, like).isfinite().any()
+    assert len(packed(None, like)) == len(total)
+
+
+def test_without_a_process_group_one_sentence():
+    with pytest.raises(UserError, match="start with torchrun"):
+        Ranks()
