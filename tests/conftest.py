@@ -13,7 +13,7 @@ from metasp.spec import RunSpec
 
 torch.set_num_threads(1)
 
-TINY = {"epochs": 1, "limit_per_class": 40, "threads": 1, "memory": 50}
+TINY = {"method": "er", "epochs": 1, "limit_per_class": 40, "threads": 1, "memory": 50}
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ def test_digest_sees_every_field():
         "benchmark": "x", "data_digest": "x", "tasks": 2, "class_order": "shuffled",
         "limit_per_class": 3, "method": "joint", "settings": {"a": 1}, "memory": 7,
         "selection": "ring", "rehearse_last": 2, "observe": 1,
+        "classes_per_task": (5, 5), "split_by": "order", "image_size": 8, "colour": "grey",
+        "label_column": "y", "label_noise": 0.1, "label_noise_scope": "seen",
         "backbone": "mlp", "width": 8, "epochs": 9,
         "batch_size": 8, "memory_batch": 8, "lr": 0.3, "momentum": 0.9, "weight_decay": 0.1,
         "lr_drop_at": (3,), "lr_drop": 0.5, "augment": False, "augment_memory": False,

@@ -86,6 +86,7 @@ def test_the_run_keeps_the_table_and_training_never_sees_it(tmp_path: Path) -> N
         "method",
         "tasks",
         "lr",
+        "score",
     ]
     trainer = build_trainer(experiment.spec, experiment.benchmark)
     for task in trainer.tasks:

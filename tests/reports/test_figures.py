@@ -32,6 +32,7 @@ def made_influence(run, seed=0):
         "source": [s for _, s in rows],
         "count": [1] * n,
         "kept": [False] * n,
+        "predicted": [0] * n,
     }
     values = {name: random.normal(-0.5, 1, n) for name in INFLUENCE.names if name not in columns}
     table = pa.table({**columns, **values}, schema=INFLUENCE)

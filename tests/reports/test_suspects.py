@@ -30,6 +30,7 @@ def table(rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
         "count": [row[4] for row in rows],
         "kept": [True] * len(rows),
         "loss": [row[5] for row in rows],
+        "predicted": [None] * len(rows),
     }
     return columns
 

@@ -40,19 +40,24 @@ def influence_columns(
     return columns
 
 
-def predicted_labels(learner: Learner, seen: Sequence[Task], ids: Sequence[int]) -> list[int]:
-    """The class, of all seen, that the model as it stands gives each example. It looks without
-    augmentation and in eval mode, so that training goes on as if it had not looked."""
+def predicted_labels(
+    learner: Learner, seen: Sequence[Task], ids: Sequence[int]
+) -> list[int | None]:
+    """The class, of all seen, that the model as it stands gives each example; None for one that is
+    no longer at hand, or where labels are no classes. It looks without augmentation and in eval
+    mode, so that training goes on as if it had not looked."""
     wanted, found = set(ids), dict[int, int]()
     classes = sorted({label for task in seen for label in task.classes})
     learner.model.eval()
     with torch.inference_mode():
-        for task in seen:
+        for task in seen if classes else ():
+            if not len(task.train.source):
+                continue
             names = task.train.ids.tolist()
             rows = torch.tensor([row for row, name in enumerate(names) if name in wanted])
             for part in torch.split(rows.long(), BATCH) if len(rows) else ():
-                raw = task.train.take(part)
-                logits = learner.outputs(learner.transform(raw.inputs.to(learner.device)))
-                found.update(zip(raw.ids.tolist(), best_of(logits, classes).tolist()))
+                batch = learner.plain(task.train.take(part))
+                best = best_of(learner.outputs(batch.inputs), classes)
+                found.update(zip(batch.ids.tolist(), best.tolist()))
     learner.model.train()
-    return [found[identity] for identity in ids]
+    return [found.get(identity) for identity in ids]

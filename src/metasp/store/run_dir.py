@@ -222,7 +222,8 @@ class RunDir:
         if not event.influence:
             return
         path = self.path / "influence.parquet"
-        columns = {"loss": [None] * len(event.influence["id"]), **event.influence}
+        unknown = [None] * len(event.influence["id"])
+        columns = {"loss": unknown, "predicted": unknown, **event.influence}
         rows = pa.table(columns, schema=INFLUENCE)
         if path.exists():
             old = pq.read_table(path, schema=INFLUENCE)
