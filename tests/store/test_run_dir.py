@@ -23,7 +23,8 @@ def interrupted(experiment, steps):
 def test_what_a_run_leaves(tiny):
     run = finish(tiny())
     names = {path.name for path in run.path.iterdir()}
-    assert names == {"spec.toml", "result.json", "events.jsonl", "memory", "checkpoint", "lock"}
+    files = {"spec.toml", "result.json", "events.jsonl", "influence.parquet", "lock"}
+    assert names == {*files, "memory", "checkpoint"}
     assert run.path.name.endswith(run.spec().digest)
     assert len(list((run.path / "memory").glob("*.parquet"))) == 5
     assert len(list((run.path / "checkpoint").iterdir())) == 4
