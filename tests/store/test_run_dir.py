@@ -31,7 +31,7 @@ def test_what_a_run_leaves(tiny):
     result = run.result()
     for scenario in ("class_il", "task_il"):
         assert set(result[scenario]) == {"matrix", "before", "A_1", "A_inf", "A_m", "BWT", "S", "P"}
-    assert result["seconds"]["steps"]["rehearse"] == 5 * 3
+    assert result["seconds"]["steps"] == {"plain": 3, "influence": 4 * 3}
 
 
 def test_a_finished_run_is_not_run_again(tiny):
