@@ -23,14 +23,15 @@ def interrupted(experiment, steps):
 def test_what_a_run_leaves(tiny):
     run = finish(tiny())
     names = {path.name for path in run.path.iterdir()}
-    assert names == {"spec.toml", "result.json", "events.jsonl", "memory", "checkpoint", "lock"}
+    files = {"spec.toml", "result.json", "events.jsonl", "influence.parquet", "lock"}
+    assert names == {*files, "memory", "checkpoint"}
     assert run.path.name.endswith(run.spec().digest)
     assert len(list((run.path / "memory").glob("*.parquet"))) == 5
     assert len(list((run.path / "checkpoint").iterdir())) == 4
     result = run.result()
     for scenario in ("class_il", "task_il"):
         assert set(result[scenario]) == {"matrix", "before", "A_1", "A_inf", "A_m", "BWT", "S", "P"}
-    assert result["seconds"]["steps"]["rehearse"] == 5 * 3
+    assert result["seconds"]["steps"] == {"plain": 3, "influence": 4 * 3}
 
 
 def test_a_finished_run_is_not_run_again(tiny):
