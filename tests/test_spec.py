@@ -53,7 +53,7 @@ def test_digest_sees_every_field():
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"memory": -1}, "memory must be at least 0"),
         ({"lr": 0.0}, "lr must be greater than 0"),
-        ({"lr": float("nan")}, "lr must be a number"),
+        ({"lr": float("nan")}, "lr must be a finite number"),
         ({"epochs": "5"}, "epochs must be a whole number"),
         ({"epochs": True}, "epochs must be a whole number"),
         ({"momentum": 1.5}, "momentum must be between 0 and 1"),

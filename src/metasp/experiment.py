@@ -128,12 +128,12 @@ def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The result of a run from its log: both scenarios' scores, and the time it took."""
     tests = [e for e in events if e["event"] == Evaluated.__name__]
     after = [e for e in tests if not e["before"]]
-    before = [e for e in tests if e["before"]]
+    before = {e["task"]: e for e in tests if e["before"]}
     width = len(after)
     result: dict[str, Any] = {}
     for scenario in ("class_il", "task_il"):
         matrix = [[*e[scenario], *[None] * (width - len(e[scenario]))] for e in after]
-        start = [e[scenario][0] for e in before]
+        start = [before[e["task"]][scenario][0] for e in after]
         result[scenario] = {"matrix": matrix, "before": start, **asdict(scores(matrix, start))}
     steps = [e for e in events if e["event"] == StepTaken.__name__]
     kinds = sorted({e["kind"] for e in steps})

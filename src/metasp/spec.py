@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import tomllib
 import types
@@ -186,8 +187,8 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
     if not any(_is_a(value, kind) for kind in kinds):
         wanted = " or ".join(_words(kind) for kind in kinds if kind is not type(None))
         raise UserError(f"{entry.name} must be {wanted}, not {value!r}.")
-    if isinstance(value, float) and value != value:
-        raise UserError(f"{entry.name} must be a number, not NaN.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{entry.name} must be a finite number, not {value}.")
     if about.get("choices") and value not in about["choices"]:
         raise unknown(entry.name, str(value), about["choices"])
     least, most = about.get("least"), about.get("most")

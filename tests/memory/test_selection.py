@@ -60,6 +60,13 @@ def test_ring_keeps_the_newest_of_each_task():
     assert sorted(memory.ids.tolist()) == [6, 7, 106, 107, 206, 207, 306, 307, 406, 407]
 
 
+def test_ring_is_first_in_first_out_when_its_share_is_below_a_batch():
+    memory = Memory(10)
+    offer(memory, "ring", batch(range(5)), tasks=5)
+    offer(memory, "ring", batch(range(5, 8)), tasks=5)
+    assert sorted(memory.ids[memory.occupied].tolist()) == [6, 7]
+
+
 def test_greedy_is_balanced_at_every_moment():
     memory, made = Memory(12), generator(1)
     seen: dict[int, int] = {}

@@ -62,7 +62,7 @@ def test_with_influence_it_is_not(tiny):
     assert learned(er)["model/head.weight"] != learned(meta)["model/head.weight"]
 
 
-@pytest.mark.parametrize("method", ["er", "finetune"])
+@pytest.mark.parametrize("method", ["er", "mir"])
 def test_observing_leaves_training_untouched(tiny, method):
     plain = tiny("plain", method=method, epochs=2)
     seen = tiny("seen", method=method, epochs=2, observe=2)
@@ -70,7 +70,28 @@ def test_observing_leaves_training_untouched(tiny, method):
     one, two = learned(plain.directory), learned(seen.directory)
     one.pop("memory/influence"), two.pop("memory/influence")
     assert one == two
-    assert (seen.directory.path / "influence.parquet").exists() == (method == "er")
+    assert (seen.directory.path / "influence.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "finetune", "observe": 1}, "cannot be observed"),
+        ({"method": "gem", "observe": 1}, "cannot be observed"),
+        ({"method": "metasp", "rehearse_last": 1, "epochs": 2}, "schedule of its own"),
+        ({"method": "joint", "selection": "ring"}, "keeps no memory"),
+        ({"method": "er", "selection": "rehsel"}, "needs influence"),
+    ],
+)
+def test_what_a_method_would_ignore_is_refused(tiny, changes, words):
+    with pytest.raises(UserError, match=words):
+        tiny(**changes)
+
+
+def test_selection_by_influence_serves_any_method(tiny):
+    """RehSel under er, on influences that are only observed."""
+    run = finish(tiny(method="er", selection="rehsel", observe=1, epochs=2))
+    assert len(pq.read_table(run.path / "memory" / "task-004.parquet")) == 50
 
 
 def net():

@@ -160,7 +160,7 @@ def test_a_run_that_cannot_begin_fails_with_the_reason(sweep, tmp_path, monkeypa
     job.path.write_text("in the way")
     (*_, last) = Local(jobs=1).run([job], lambda: False)
     assert last.state == "failed"
-    assert "is damaged" in last.note
+    assert "cannot write to" in last.note
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def command(
     learn, which hurt both, and what the memory kept; with RUN_B, which examples changed sides.
     The page needs no network and can be mailed."""
     runs = [opened(path) for path in (run, run_b) if path is not None]
-    material, names = examples_of(runs[0].spec(), runs[0].path.parent, data)
+    material, names = examples_of(runs[0].spec(), data)
     built = build_page(runs, material, names, max_examples)
     target = out or runs[0].page(*runs[1:])
     write_page(target, built.content)
@@ -83,12 +83,14 @@ def opened(path: Path) -> RunDir:
     return RunDir(path.resolve())
 
 
-def examples_of(spec: RunSpec, runs: Path, data: Path | None) -> tuple[Material, tuple[str, ...]]:
+def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, ...]]:
     """What the run's examples look like and the names of their classes, if the data is there."""
-    from metasp.experiment import prepare
+    from metasp.benchmarks import load_benchmark
 
     try:
-        benchmark = prepare(spec, runs, data).benchmark
+        benchmark = load_benchmark(spec, data)
+        if benchmark.source.digest != spec.data_digest:
+            raise UserError("The data is no longer what the run was trained on.")
     except UserError as error:
         return Missing(str(error)), ()
     parts = [task.train for task in benchmark.tasks]

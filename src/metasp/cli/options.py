@@ -95,7 +95,8 @@ def allowed(entry: "Field[Any]") -> str:
 def shown_default(entry: "Field[Any]") -> str:
     if entry.default is MISSING or entry.default is None:
         return ""
-    value = {True: "on", False: "off"}.get(entry.default, entry.default)  # type: ignore[call-overload]
+    words = {True: "on", False: "off"}
+    value = words[entry.default] if isinstance(entry.default, bool) else entry.default
     return f"[default: {value}]"
 
 

@@ -37,4 +37,8 @@ def command(
     run = run.resolve()
     spec = RunDir(run).spec()
     experiment = prepare(spec, run.parent, data, checkpoint_seconds=checkpoint_seconds)
+    if experiment.directory.path != run:
+        raise UserError(
+            f"{run} was renamed: give it its own name back, {experiment.directory.path.name}."
+        )
     return execute(experiment, as_json, track)

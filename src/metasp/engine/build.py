@@ -9,9 +9,10 @@ from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
-from metasp.memory import Memory, selection
+from metasp.memory import NEED_INFLUENCE, Memory, selection
 from metasp.methods import complete_settings, method, method_settings
 from metasp.methods.learner import Learner, Plan
+from metasp.methods.metasp import MetaSP
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
 from metasp.types import Streams
@@ -40,14 +41,37 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         device=str(choose_device(spec.device)),
         settings=complete_settings(spec.method, spec.settings),
     )
-    if done.selection is not None:
-        selection(done.selection)
+    check_sense(spec)
     if recipe.selection is not None and done.memory < source.classes:
         raise UserError(
             f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
             f"it: give --memory {source.classes} or more, or use a method without memory."
         )
     return done
+
+
+def check_sense(spec: RunSpec) -> None:
+    """Refuse what the method would silently ignore."""
+    recipe, name = method(spec.method), spec.method
+    kind = recipe.kind
+    chosen = spec.selection or recipe.selection
+    if chosen is not None:
+        selection(chosen)
+    if spec.selection is not None and recipe.selection is None:
+        raise UserError(f"method {name!r} keeps no memory: leave out the selection.")
+    if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules:
+        raise UserError(f"method {name!r} has a schedule of its own: leave out rehearse_last.")
+    if spec.observe and not kind.observable:
+        raise UserError(
+            f"the updates of method {name!r} cannot be observed: observe er, mir, gss or gmed; "
+            "metasp records its influence anyway."
+        )
+    measured = spec.observe or issubclass(kind, MetaSP)
+    if chosen in NEED_INFLUENCE and not measured:
+        raise UserError(
+            f"selection {chosen!r} needs influence, which method {name!r} does not compute: add "
+            "--observe 1, or use a metasp method."
+        )
 
 
 def first(given: float | None, default: float) -> float:

@@ -57,7 +57,8 @@ def predicted_labels(
             rows = torch.tensor([row for row, name in enumerate(names) if name in wanted])
             for part in torch.split(rows.long(), BATCH) if len(rows) else ():
                 batch = learner.plain(task.train.take(part))
-                best = best_of(learner.outputs(batch.inputs), classes)
-                found.update(zip(batch.ids.tolist(), best.tolist()))
+                logits = learner.outputs(batch.inputs)
+                if logits.dim() == 2 and logits.shape[1] > classes[-1]:
+                    found.update(zip(batch.ids.tolist(), best_of(logits, classes).tolist()))
     learner.model.train()
     return [found.get(identity) for identity in ids]

@@ -40,6 +40,7 @@ class Position:
     epoch: int = 0
     step: int = 0
     seconds: float = 0.0
+    begun: bool = False  # the task has been announced and tested
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ class Trainer:
         for task in self.tasks[at.task :]:
             started, spent = time.monotonic(), at.seconds
             self.learner.current = task.train
-            if at == Position(task=at.task, seconds=spent):
+            if not at.begun:
                 yield from self._begin(task)
+                at.begun = True
             done_epochs = 0
             for number, phase in enumerate(self.method.phases(task, self.tasks[: at.task + 1])):
                 if number >= at.phase:
@@ -101,7 +103,7 @@ class Trainer:
                 done_epochs += phase.epochs
             finished = self._end(task)
             yield from self._test(task, before=False)
-            at.task, at.phase = task.index + 1, 0
+            at.task, at.phase, at.begun = task.index + 1, 0, False
             at.seconds = spent + time.monotonic() - started
             yield finished
         yield RunFinished(len(self.tasks), at.seconds)

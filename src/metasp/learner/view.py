@@ -53,7 +53,7 @@ class MemoryView(Dataset[tuple[Tensor, Tensor]]):
         in), and its means over all tasks with their count. Negative influence is helpful."""
         held = self._memory.table()
         ids = held["id"]
-        since = [self._learned[int(task)]["ended"] for task in held["task"]]
+        since = [self._learned[int(task)].get("ended") for task in held["task"]]
         means = self._history.means(ids)
         columns: dict[str, Any] = {
             "slot": held["slot"],

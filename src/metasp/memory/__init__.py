@@ -15,7 +15,7 @@ from metasp.memory.selection import (
     task_balanced,
 )
 
-__all__ = ["SELECTIONS", "Memory", "Offer", "Placement", "Selection", "selection"]
+__all__ = ["NEED_INFLUENCE", "SELECTIONS", "Memory", "Offer", "Placement", "Selection", "selection"]
 
 SELECTIONS: dict[str, Selection] = {
     "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
@@ -38,6 +38,9 @@ SELECTIONS: dict[str, Selection] = {
         rehsel_without_influence, "task", "nearest to the centre of each cluster of pixels"
     ),
 }
+
+
+NEED_INFLUENCE = ("rehsel", "rehsel-features", "rehsel-without-cluster")
 
 
 def selection(name: str) -> Selection:

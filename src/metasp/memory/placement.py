@@ -15,7 +15,10 @@ class Placement(NamedTuple):
     @staticmethod
     def of(pairs: list[tuple[int, int]]) -> "Placement":
         """From (row, slot) decisions in order; a later one for the same slot overrides."""
-        last = {slot: row for row, slot in pairs}
+        last: dict[int, int] = {}
+        for row, slot in pairs:
+            last.pop(slot, None)  # a slot decided again is written in the place of the later row
+            last[slot] = row
         return Placement(
             torch.tensor(list(last.values()), dtype=torch.long),
             torch.tensor(list(last.keys()), dtype=torch.long),

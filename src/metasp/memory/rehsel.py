@@ -25,8 +25,10 @@ def rehsel_without_cluster(memory: Memory, offer: Offer, generator: torch.Genera
 
 
 def rehsel_without_influence(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
-    """Store what is nearest to each cluster's centre."""
-    return replace_worst(memory, offer, best_of_clusters(memory, offer, generator, None))
+    """Store what is nearest to each cluster's centre, drop at random."""
+    chosen = best_of_clusters(memory, offer, generator, None)
+    chance = torch.rand(memory.capacity, generator=generator, dtype=torch.float64)
+    return replace_worst(memory, offer, chosen, chance)
 
 
 def best_of_clusters(
@@ -51,29 +53,32 @@ def best_of_clusters(
     return torch.tensor(chosen)
 
 
-def replace_worst(memory: Memory, offer: Offer, chosen: Tensor) -> Placement:
+def replace_worst(
+    memory: Memory, offer: Offer, chosen: Tensor, harm: Tensor | None = None
+) -> Placement:
     """Put the chosen rows into free slots and those of the worst old examples, taken evenly over
-    tasks, and within a task over classes."""
+    tasks, and within a task over classes. `harm` (capacity,) says what is worst; by default the
+    influence, with those of unknown influence between the harmful and the helpful."""
+    harm = memory.influence.nan_to_num(nan=0.0) if harm is None else harm
     held = memory.occupied.tolist()
     fresh = ~torch.isin(offer.ids[chosen], memory.ids[memory.occupied])
     chosen = chosen[fresh]
     keep = shares(memory.capacity - len(chosen), counts([int(memory.tasks[s]) for s in held]))
     free = memory.empty.tolist()
     for task, quota in keep.items():
-        free += worst_of([s for s in held if int(memory.tasks[s]) == task], quota, memory)
+        free += worst_of([s for s in held if int(memory.tasks[s]) == task], quota, memory, harm)
     return Placement.of(list(zip(chosen.tolist(), sorted(free))))
 
 
-def worst_of(slots: list[int], quota: int, memory: Memory) -> list[int]:
-    """The slots to give up so that `quota` remain, evenly over classes, highest influence first;
-    of those without a known influence, the newest first."""
+def worst_of(slots: list[int], quota: int, memory: Memory, harm: Tensor) -> list[int]:
+    """The slots to give up so that `quota` remain, evenly over classes, the most harmful first; of
+    equals, the newest first."""
     labels = classes_in(memory, slots)
     keep = shares(quota, counts(labels))
-    worst = memory.influence.nan_to_num(nan=torch.inf)
     dropped = []
     for label, remaining in keep.items():
         own = [slot for slot, y in zip(slots, labels) if y == label]
-        own.sort(key=lambda slot: (float(worst[slot]), int(memory.entered[slot])))
+        own.sort(key=lambda slot: (float(harm[slot]), int(memory.entered[slot])))
         dropped += own[remaining:]
     return dropped
 

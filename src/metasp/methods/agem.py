@@ -11,6 +11,7 @@ from metasp.types import Batch
 
 @final
 class AGEM(Method):
+    observable = False
     lr = 0.03
     selection = "class-balanced"
 

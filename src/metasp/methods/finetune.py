@@ -9,6 +9,8 @@ from metasp.types import Batch
 
 @final
 class Finetune(Method):
+    schedules = False
+    observable = False
     selection = None
 
     def step(self, new: Batch, phase: Phase) -> Step:

@@ -29,6 +29,8 @@ class GDumbSettings(Settings):
 
 @final
 class GDumb(Method):
+    schedules = False
+    observable = False
     Settings = GDumbSettings
     lr = 0.05
     momentum = 0.9

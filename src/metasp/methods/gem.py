@@ -27,6 +27,7 @@ class GEMSettings(Settings):
 
 @final
 class GEM(Method):
+    observable = False
     Settings = GEMSettings
     lr = 0.03
     selection = "class-balanced"

@@ -48,8 +48,8 @@ class GMED(Method):
             return learner.update(batch)
         slots = memory.draw(learner.plan.memory_batch, learner.streams["replay"])
         held = memory.read(slots)
-        inputs = learner.transform(held.inputs.to(learner.device))
-        drawn = Batch(inputs, held.labels.to(learner.device), held.ids)
+        drawn = learner.plain(held)
+        inputs = drawn.inputs
         direction = self.direction(drawn, after_virtual_step(learner, batch))
         rate = self.rates(slots).to(inputs).view(-1, *[1] * (inputs.dim() - 1))
         memory.edit(slots, learner.transform.undo(inputs + rate * direction))

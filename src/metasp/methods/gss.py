@@ -47,7 +47,7 @@ class GSS(Method):
         drawn = memory.draw(self.settings.references, learner.streams["references"])
         fresh = torch.full((new.size,), NEUTRAL)
         if len(drawn):
-            fresh = redundancy(learner, plain(learner, new), plain(learner, memory.read(drawn)))
+            fresh = redundancy(learner, learner.plain(new), learner.plain(memory.read(drawn)))
         offer = Offer(
             new.labels.cpu(),
             new.ids,
@@ -65,12 +65,6 @@ class GSS(Method):
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.redundancy = state["redundancy"].clone()
-
-
-def plain(learner: Learner, raw: Batch) -> Batch:
-    """Network inputs as they are, without augmentation."""
-    inputs = learner.transform(raw.inputs.to(learner.device))
-    return Batch(inputs, raw.labels.to(learner.device), raw.ids)
 
 
 def redundancy(learner: Learner, batch: Batch, references: Batch) -> Tensor:

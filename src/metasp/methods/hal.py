@@ -44,6 +44,7 @@ class HALSettings(Settings):
 
 @final
 class HAL(Method):
+    observable = False
     Settings = HALSettings
     lr = 0.03
     selection = "ring"
@@ -119,9 +120,7 @@ class HAL(Method):
         rows = [torch.nonzero(labels == label).flatten() for label in sorted({*labels.tolist()})]
         draw = learner.streams["anchors"]
         chosen = [own[torch.randint(len(own), (1,), generator=draw)] for own in rows]
-        raw = task.train.take(torch.cat(chosen))
-        inputs = learner.transform(raw.inputs.to(learner.device))
-        return Batch(inputs, raw.labels.to(learner.device), raw.ids)
+        return learner.plain(task.train.take(torch.cat(chosen)))
 
     def forgetful(self) -> Named:
         """The parameters after one more epoch on the memory alone; the model stays as it is."""

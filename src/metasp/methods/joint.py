@@ -10,6 +10,8 @@ from metasp.types import Batch, Examples, Task
 
 @final
 class Joint(Method):
+    schedules = False
+    observable = False
     selection = None
 
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:

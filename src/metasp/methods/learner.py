@@ -115,7 +115,7 @@ class Learner:
         """What the head sees (n, d); a model without `features` gives its logits."""
         features = getattr(self.model, "features", self.model)
         out: Tensor = features(inputs)
-        return out
+        return out.flatten(1).float()
 
     def losses(self, batch: Batch) -> Tensor:
         """One loss per example, shape (n,)."""

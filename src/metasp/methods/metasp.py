@@ -49,6 +49,8 @@ class MetaSPSettings(Settings):
 class MetaSP(Method):
     """Plain epochs first, then rehearsal weighted by influence."""
 
+    schedules = False
+    observable = False
     Settings = MetaSPSettings
     selection: ClassVar[str | None] = "task-balanced"
 

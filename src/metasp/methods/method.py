@@ -53,6 +53,8 @@ class Method(ABC):
     momentum: ClassVar[float] = 0.0
     weight_decay: ClassVar[float] = 0.0
     selection: ClassVar[str | None] = "reservoir"  # None: keeps no memory
+    schedules: ClassVar[bool] = True  # obeys `rehearse_last`
+    observable: ClassVar[bool] = True  # its updates can be observed (it calls learner.update)
     classes: ClassVar[bool] = False  # whether it can only learn labels that are classes
 
     def __init__(self, learner: Learner, settings: Any) -> None:

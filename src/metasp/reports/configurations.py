@@ -9,6 +9,10 @@ from typing import Any
 from metasp.reports.records import Record, refuse_contradiction
 from metasp.spec import RunSpec
 
+# What a method's memory keeps unless told otherwise; reports must not import the methods.
+SELECTION = {"er": "reservoir", "metasp": "task-balanced", "metasp-rehsel": "rehsel"}
+SELECTION |= {"metasp-only-s": "task-balanced", "metasp-only-p": "task-balanced"}
+
 Key = tuple[tuple[str, str], ...]
 
 # What a run was trained and tested on: runs that differ here are never in one table.
@@ -158,6 +162,8 @@ def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]
         return value is not None and value != spec.get("epochs") and keeps_memory(spec)
     if key in CONTROLS:
         return bool(value)
+    if key == "selection" and value == SELECTION.get(str(spec["method"])):
+        return False
     values = [repr(other.get(key)) for other in peers]
     if key in APART or len(set(values)) == 1:
         return False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from metasp.reports.configurations import Configuration
+from metasp.reports.configurations import SELECTION, Configuration
 
 BENCHMARKS = {
     "split-cifar10": "Split CIFAR-10",
@@ -72,7 +72,12 @@ def published(
 
 def as_published(row: Configuration) -> bool:
     """Whether a row is a method of the paper as it was published, not a control or variant."""
-    if row.label == row.method:
-        return True
-    extras = row.label.removeprefix(row.method).strip(" ()").split(", ")
-    return row.method in SCHEDULED and all(e.startswith("rehearse last") for e in extras)
+    spec, settings = row.spec, row.spec.get("settings", {})
+    usual = SELECTION.get(row.method, spec.get("selection"))
+    if spec.get("selection", usual) != usual or spec.get("observe"):
+        return False
+    if row.method in SCHEDULED:
+        plain = settings.get("rule", "released") == "released" and "gamma" not in settings
+        once = settings.get("pseudo_steps", 1) == 1 and not settings.get("shuffle_influence")
+        return plain and once
+    return spec.get("rehearse_last") in (None, spec.get("epochs"))

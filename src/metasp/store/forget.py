@@ -51,6 +51,8 @@ def complete(run: Path) -> None:
     for path in [*run.glob("*.parquet"), *(run / "memory").glob("*.parquet")]:
         _erase_rows(path, ids)
     _erase_from_checkpoints(run / "checkpoint", ids)
+    for path in [*run.glob("explorer*.html"), *run.rglob(".*.tmp")]:
+        path.unlink()  # pages show pictures, and a killed write may have left a copy
     _mark_result(run / "result.json", len(ids))
     _write(run, {**stored, "complete": True})
 

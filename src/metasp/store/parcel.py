@@ -11,7 +11,9 @@ from metasp.store.files import write_atomic
 
 # In the order of writing: a checkpoint's JSON makes its tensors count, a result ends the run.
 FILES = (
+    r"forgotten\.json",
     r"spec\.toml",
+    r"noise\.parquet",
     r"events\.jsonl",
     r"memory/task-\d+\.parquet",
     r"influence\.parquet",
@@ -38,7 +40,8 @@ def pack(run: Path) -> Parcel:
             parcel.update({name: (run / name).read_bytes() for name in pair})
         except FileNotFoundError:
             continue
-    loose = ["spec.toml", "events.jsonl", "influence.parquet", "result.json"]
+    loose = ["forgotten.json", "spec.toml", "noise.parquet", "events.jsonl"]
+    loose += ["influence.parquet", "result.json"]
     loose += [f"memory/{path.name}" for path in sorted((run / "memory").glob("task-*.parquet"))]
     for name in loose:
         try:
