@@ -122,6 +122,8 @@ def array_source(
     digest = hashlib.sha256(repr((labels, names, [len(x) for x in inputs])).encode())
     for x in inputs:
         digest.update(x.numpy().tobytes())
+    for column in domains or ():
+        digest.update(repr(None if column is None else column.tolist()).encode())
     every = torch.tensor(labels)
     ids = torch.arange(len(every))
     size = len(inputs[0])

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from metasp.cli.options import data_option, json_option
+from metasp.errors import UserError
 
 EXAMPLES = """
 \b
@@ -131,4 +132,7 @@ def draw(check: Any, what: str, path: Path) -> None:
     axes.set_title(what, fontsize=10)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot draw {path}: {error}; give a PNG or SVG in a folder.") from error

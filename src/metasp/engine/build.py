@@ -138,6 +138,10 @@ def choose_device(wanted: str) -> torch.device:
         device = torch.device(wanted)
     except RuntimeError:
         raise UserError(f"unknown device {wanted!r}: use auto, cpu, cuda, cuda:N or mps.") from None
+    if device.type == "cuda" and (device.index or 0) >= max(1, torch.cuda.device_count()):
+        raise UserError(
+            f"this machine has no {wanted}: it has {torch.cuda.device_count()} of them."
+        )
     usable = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from metasp.errors import UserError
@@ -181,7 +182,7 @@ class RunDir:
         if flipped:
             table = pa.table(dict(flipped), schema=NOISE)
             gone = pa.array(self.forgotten(), pa.int64())
-            kept = table.filter(pa.compute.invert(pa.compute.is_in(table["id"], gone)))
+            kept = table.filter(pc.invert(pc.is_in(table["id"], gone)))
             write_table(self.path / "noise.parquet", kept)
 
     def forgotten(self) -> list[int]:
@@ -227,7 +228,7 @@ class RunDir:
         rows = pa.table(columns, schema=INFLUENCE)
         if path.exists():
             old = pq.read_table(path, schema=INFLUENCE)
-            rows = pa.concat_tables([old.filter(pa.compute.field("task") < event.task), rows])
+            rows = pa.concat_tables([old.filter(pc.field("task") < event.task), rows])
         write_table(path, rows)
 
     def _wipe(self) -> None:

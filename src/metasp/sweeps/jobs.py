@@ -26,6 +26,7 @@ TRAINING = (
     "memory",
     "selection",
     "rehearse_last",
+    "observe",
     "backbone",
     "width",
     "epochs",
