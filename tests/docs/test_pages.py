@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import ROOT
 
-PAGES = ("learner", "memory", "own-loop", "parallel", "tracking")
+PAGES = ("learner", "memory", "own-loop", "own-method", "parallel", "tracking")
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = """set -eu
 metasp() { "$PYTHON" -m metasp "$@"; }
