@@ -78,7 +78,7 @@ def test_observing_leaves_training_untouched(tiny, method):
     [
         ({"method": "finetune", "observe": 1}, "cannot be observed"),
         ({"method": "gem", "observe": 1}, "cannot be observed"),
-        ({"method": "metasp", "rehearse_last": 1, "epochs": 2}, "schedule of its own"),
+        ({"method": "metasp", "rehearse_last": 1, "epochs": 2}, "does not follow rehearse_last"),
         ({"method": "joint", "selection": "ring"}, "keeps no memory"),
         ({"method": "er", "selection": "rehsel"}, "needs influence"),
     ],

@@ -60,7 +60,7 @@ def check_sense(spec: RunSpec) -> None:
     if spec.selection is not None and recipe.selection is None:
         raise UserError(f"method {name!r} keeps no memory: leave out the selection.")
     if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules:
-        raise UserError(f"method {name!r} has a schedule of its own: leave out rehearse_last.")
+        raise UserError(f"method {name!r} does not follow rehearse_last: leave it out.")
     if spec.observe and not kind.observable:
         raise UserError(
             f"the updates of method {name!r} cannot be observed: observe er, mir, gss or gmed; "
