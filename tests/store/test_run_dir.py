@@ -21,7 +21,7 @@ def interrupted(experiment, steps):
 
 
 def test_what_a_run_leaves(tiny):
-    run = finish(tiny())
+    run = finish(tiny(method="metasp-rehsel"))
     names = {path.name for path in run.path.iterdir()}
     files = {"spec.toml", "result.json", "events.jsonl", "influence.parquet", "lock"}
     assert names == {*files, "memory", "checkpoint"}
