@@ -10,7 +10,8 @@ from metasp.cli import COMMANDS, app
 def reference() -> str:
     """The help of every command, as one page."""
     parts = ["# Command line", "", "Made from the commands themselves by `docs/make_cli.py`.", ""]
-    root = click.Context(app, info_name="metasp", max_content_width=88, terminal_width=88)
+    settings = {"terminal_width": 88, **app.context_settings}
+    root = click.Context(app, info_name="metasp", **settings)
     for name in COMMANDS:
         command = app.get_command(root, name)
         context = click.Context(command, info_name=name, parent=root, terminal_width=88)
