@@ -11,6 +11,7 @@ from torch import nn
 from metasp.backbones import build
 from metasp.bench.noise import noise_images, noise_trainer
 from metasp.bench.timing import interleave, machine
+from metasp.engine.build import faster_channels_last
 from metasp.events import StepTaken
 from metasp.types import Streams
 
@@ -66,7 +67,8 @@ def bare_loop(backbone: str, width: int) -> Iterator[object]:
     source = noise_images(32, tasks=1, augmented=False).source
     streams = Streams(0)
     model: nn.Module = build(backbone, (3, 32, 32), CLASSES, width, streams["model"])
-    layout = torch.channels_last if backbone == "resnet18" else torch.contiguous_format
+    last = faster_channels_last(backbone, width)
+    layout = torch.channels_last if last else torch.contiguous_format
     model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs, labels = source.inputs, source.labels

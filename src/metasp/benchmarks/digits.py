@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.ndimage import rotate
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from metasp.benchmarks.request import Request
@@ -21,6 +19,8 @@ def digits(request: Request | None = None) -> Source:
     (request or Request()).refuse("the digits")
     if request is not None and request.domain_column is not None:
         raise UserError("split-digits has no columns: use --split-by class or order.")
+    from sklearn.datasets import load_digits  # here, as it takes longer than most runs' set-up
+
     bunch = load_digits()
     pixels = torch.from_numpy(bunch.images * 15).to(torch.uint8)[:, None]
     labels = torch.from_numpy(bunch.target).long()
@@ -75,5 +75,7 @@ def rotated_digits(request: Request) -> Source:
 
 def turned(images: Tensor, angle: int) -> Tensor:
     """Bytes (n, 1, 8, 8), turned counter-clockwise about the middle."""
+    from scipy.ndimage import rotate
+
     values = rotate(images.float().numpy(), angle, axes=(3, 2), reshape=False, order=1)
     return torch.from_numpy(np.clip(np.rint(values), 0, 255).astype(np.uint8))
