@@ -1,0 +1,209 @@
+"""Results: copies what small files of finished runs say into results/, and turns results/ and
+docs/results.in.md into docs/results.md.
+
+    python docs/make_results.py collect RUNS NAME   runs of a sweep -> results/NAME
+    python docs/make_results.py                     results/ -> docs/results.md
+
+A line `{{kind name …}}` of results.in.md becomes a table: see KINDS."""
+
+import json
+import shlex
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from metasp.cli.suspects import tables as suspect_tables
+from metasp.reports.configurations import Configuration, Group, flat, group
+from metasp.reports.figures import draw, save
+from metasp.reports.records import gather
+from metasp.reports.render import markdown, md, pipes
+from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.statistics import holm, paired
+from metasp.reports.suspects import WAYS, quality, score_examples
+from metasp.reports.tables import Table
+
+ROOT = Path(__file__).parent.parent
+RESULTS, TEMPLATE, PAGE = ROOT / "results", ROOT / "docs/results.in.md", ROOT / "docs/results.md"
+IMAGES = ROOT / "docs/images/results"
+
+# What the discussion calls the configurations: what must hold of a spec, most special first.
+SCHEDULED = {"method": "er", "selection": "task-balanced"}
+NAMES: dict[str, dict[str, Any]] = {
+    "ER": {"method": "er", "selection": "reservoir"},
+    "ER + schedule": SCHEDULED,
+    "MIR": {"method": "mir"},
+    "GMED": {"method": "gmed"},
+    "MetaSP": {"method": "metasp", "selection": "task-balanced", "shuffle_influence": False},
+    "shuffled": {"method": "metasp", "shuffle_influence": True},
+    "only S": {"method": "metasp-only-s"},
+    "only P": {"method": "metasp-only-p"},
+    "RehSel": {"method": "metasp-rehsel", "selection": "rehsel", "shuffle_influence": False},
+    "RehSel without cluster": {"selection": "rehsel-without-cluster"},
+    "RehSel without influence": {"selection": "rehsel-without-influence"},
+}
+
+
+def collect(runs: Path, name: str) -> None:
+    """Spec, result and, where labels were flipped, how well they are found, of each run."""
+    for record in gather([runs]).records:
+        folder = RESULTS / name / record.path.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in ("spec.toml", "result.json"):
+            shutil.copyfile(record.path / file, folder / file)
+        if float(record.spec["label_noise"]) and "shuffle_influence" in flat(record.spec):
+            columns, noise = suspect_tables(record.path)
+            if noise is None:
+                raise SystemExit(f"{record.path} has flipped labels but no table of them")
+            scores = score_examples(columns)
+            found = {way: quality(scores, way, noise["id"]) for way in WAYS}
+            (folder / "suspects.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def groups_of(name: str) -> list[Group]:
+    return group(gather([RESULTS / name]).records)
+
+
+def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:
+    """The row that a name of the discussion means."""
+    found = [r for r in rows if all(flat(r.spec).get(k) == v for k, v in NAMES[name].items())]
+    if len(found) > 1:
+        raise SystemExit(f"{name} means several rows: {[row.label for row in found]}")
+    return found[0] if found else None
+
+
+def scores(name: str, against: str = "metasp") -> str:
+    """Both score tables of every group."""
+    parts = []
+    for each in groups_of(name):
+        row = pick(each.rows, against) if against in NAMES else None
+        how = Comparison(row.label if row else None)
+        parts += score_tables([each], how)
+    return markdown(parts)
+
+
+def compare(name: str, *pairs: str) -> str:
+    """`A/B` each: the mean difference of A_∞ and A_1 over paired seeds, with its p-value; the
+    p-values of one column are also Holm-corrected."""
+    lines = []
+    for each in groups_of(name):
+        columns = [("class_il", "A_inf"), ("class_il", "A_1"), ("task_il", "A_inf")]
+        found: list[tuple[str, list[Any]]] = []
+        for pair in pairs:
+            rows = [pick(each.rows, part) for part in pair.split("/")]
+            if None not in rows:
+                a, b = rows
+                tests = [paired(a.scores(*c), b.scores(*c)) for c in columns]  # type: ignore[union-attr]
+                found.append((pair.replace("/", " − "), tests))
+        if not found:
+            continue
+        lines += ["", f"*{md(each.title)}*", "", pipes(["difference", "pairs", "class-IL A_∞",
+                  "class-IL A_1", "task-IL A_∞"]), pipes(["---", *["---:"] * 4])]  # fmt: skip
+        corrected = [holm([tests[i].p or 1.0 for _, tests in found]) for i in range(len(columns))]
+        for place, (words, tests) in enumerate(found):
+            cells = [difference(t, corrected[i][place]) for i, t in enumerate(tests)]
+            lines.append(pipes([words, str(len(tests[0].seeds)), *cells]))
+    return "\n".join(lines)
+
+
+def difference(test: Any, corrected: float) -> str:
+    if test.p is None:
+        return "–" if test.difference is None else f"{test.difference:+.2f}"
+    text = f"{test.difference:+.2f} (p {test.p:.3f}; {corrected:.3f})"
+    return f"**{text}**" if test.p < 0.05 else text
+
+
+def found_labels(name: str) -> str:
+    """Area under the ROC curve of each way to find the flipped labels."""
+    lines = [pipes(["run", "seeds", *WAYS]), pipes(["---", *["---:"] * 4])]
+    for each in groups_of(name):
+        for row in each.rows:
+            files = [run.path / "suspects.json" for run in row.runs.values()]
+            files = [file for file in files if file.exists()]
+            if not files:
+                continue
+            parts = [json.loads(file.read_text()) for file in files]
+            cells = [spread([part[way]["area"] for part in parts], 3) for way in WAYS]
+            lines.append(pipes([md(row.label), str(len(files)), *cells]))
+    return "\n".join(lines)
+
+
+def spread(values: list[float], digits: int) -> str:
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def rates(name: str) -> str:
+    """The learning rates tried, by the mean of A_∞ in both settings; the chosen one is bold."""
+    tried: dict[str, dict[float, float]] = {}
+    for record in gather([RESULTS / name]).records:
+        rows = [n for n, must in NAMES.items()
+                if all(flat(record.spec).get(k) == v for k, v in must.items())]  # fmt: skip
+        label = rows[0] if rows else str(record.spec["method"])
+        both = sum(record.score(s, "A_inf") or 0.0 for s in ("class_il", "task_il")) / 2
+        column = tried.setdefault(label, {})
+        column.setdefault(float(record.spec["lr"]), 0.0)
+        column[float(record.spec["lr"])] += both
+    steps = sorted({lr for column in tried.values() for lr in column})
+    seeds = len({record.seed for record in gather([RESULTS / name]).records})
+    lines = [pipes(["method", *(f"lr {lr:g}" for lr in steps)])]
+    lines.append(pipes(["---", *["---:"] * len(steps)]))
+    for label, column in tried.items():
+        best = max(column, key=lambda lr: (column[lr], -lr))
+        cells = [f"{column[lr] / seeds:.2f}" if lr in column else "–" for lr in steps]
+        lines.append(pipes([label, *(f"**{c}**" if lr == best else c
+                                     for lr, c in zip(steps, cells))]))  # fmt: skip
+    return "\n".join(lines)
+
+
+def duration(*names: str) -> str:
+    """What the runs took, and how many there are."""
+    records = [r for name in names for r in gather([RESULTS / name]).records]
+    hours = sum(float(r.result["seconds"]["total"]) for r in records) / 3600
+    return f"{len(records)} runs, {hours:.1f} hours of one core"
+
+
+def text(path: str) -> str:
+    """A file that a command printed."""
+    return f"```text\n{(ROOT / path).read_text(encoding='utf-8').strip()}\n```"
+
+
+def figure(name: str, kind: str) -> str:
+    """The first drawing of a kind, written beside the page."""
+    drawings = draw(kind, groups_of(name))
+    lines = []
+    for drawing in drawings:
+        png = next(p for p in save(drawing, IMAGES / name) if p.suffix == ".png")
+        lines.append(f"![{kind} of {name}]({png.relative_to(PAGE.parent)})")
+    return "\n\n".join(lines)
+
+
+KINDS: Mapping[str, Callable[..., str]] = {
+    "scores": scores,
+    "compare": compare,
+    "found": found_labels,
+    "rates": rates,
+    "duration": duration,
+    "text": text,
+    "figure": figure,
+}
+
+
+def page() -> str:
+    lines = []
+    for line in TEMPLATE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("{{") and line.endswith("}}"):
+            kind, *arguments = shlex.split(line[2:-2])
+            lines.append(KINDS[kind](*arguments))
+        else:
+            lines.append(line)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["collect"]:
+        collect(Path(sys.argv[2]), sys.argv[3])
+    else:
+        PAGE.write_text(page(), encoding="utf-8")
