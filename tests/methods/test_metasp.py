@@ -201,6 +201,29 @@ def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, bad)
         assert torch.allclose(got, want, rtol=1e-12)
 
 
+def test_strength_scales_the_influence_and_leaves_harmful_examples_out():
+    found = influence([0.3, -0.4, 0.0], [0.0, 0.0, 0.0])  # of norm 1/2, and the old loss is 2
+    assert torch.allclose(released(found, 1.0, 0.5).weights, torch.tensor([0.4, 1.8, 1.0]) / 3.2)
+    assert torch.allclose(released(found, 1.0, 2.0).weights, torch.tensor([0.0, 4.2, 1.0]) / 5.2)
+    assert torch.allclose(as_written(found, 1.0, 2.0).weights, torch.tensor([0.0, 17 / 15, 1 / 3]))
+    assert torch.allclose(released(found, 1.0, 0.0).weights, torch.full((3,), 1 / 3))
+
+
+def test_running_weights_come_from_the_mean_of_all_measurements_so_far(monkeypatch):
+    model = net()
+    learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    batch = learner.current.take(torch.arange(3))
+    measured = [influence([0.3, -0.4, 0.0], [0.1] * 3), influence([0.1, 0.2, 0.5], [0.3] * 3)]
+    todo = iter(measured)
+    monkeypatch.setattr(InfluenceWeights, "measure", lambda *_: (None, next(todo)))
+    weigh = InfluenceWeights(running=True, gamma=0.5)
+    first, second = weigh(learner, batch).weights, weigh(learner, batch).weights
+    assert torch.allclose(first, released(measured[0], 0.5).weights)
+    mean = influence([0.2, -0.1, 0.25], [0.2] * 3)
+    assert torch.allclose(second, released(mean, 0.5).weights)
+    assert not torch.allclose(second, released(measured[1], 0.5).weights, atol=1e-3)
+
+
 def test_shuffled_weights_are_the_same_weights_elsewhere():
     def weights(shuffle):
         model = net()

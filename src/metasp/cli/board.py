@@ -1,6 +1,6 @@
 """What a person sees of a sweep: one live table, or plain lines when nobody watches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from rich.text import Text
 from metasp.cli.show import duration
 from metasp.sweeps.board import Board
 from metasp.sweeps.jobs import Job, Update
+
+NAMED = {"benchmark", "method", "memory", "seed", "data_digest"}  # a run's name says these
 
 
 def follow(board: Board, updates: Iterator[Update], console: Console) -> None:
@@ -77,15 +79,26 @@ def picture(board: Board) -> Group:
 
 def listing(jobs: list[Job]) -> Table:
     """The runs of a sweep: what varies among them, and what the runs folder holds of each."""
-    specs = [{**job.spec.as_dict(), **job.spec.settings} for job in jobs]
-    keys = list(dict.fromkeys(key for spec in specs for key in spec if key != "settings"))
-    varied = [key for key in keys if len({repr(spec.get(key)) for spec in specs}) > 1]
     table = Table()
-    for name in ("run", *varied, "stored"):
+    for name in ("run", "with", "stored"):
         table.add_column(name, overflow="fold")
-    for job, spec in zip(jobs, specs):
-        table.add_row(job.name, *(str(spec.get(key, "–")) for key in varied), job.stored)
+    common = varied([job.spec.as_dict() for job in jobs]) - {*NAMED, "settings"}
+    own = {
+        name: varied([job.spec.settings for job in jobs if job.spec.method == name])
+        for name in {job.spec.method for job in jobs}
+    }
+    for job in jobs:
+        values = {k: v for k, v in job.spec.as_dict().items() if k in common}
+        values |= {k: v for k, v in job.spec.settings.items() if k in own[job.spec.method]}
+        words = (f"{key.replace('_', ' ')} {value}" for key, value in values.items())
+        table.add_row(job.name, ", ".join(words), job.stored)
     return table
+
+
+def varied(entries: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys whose values are not the same everywhere."""
+    keys = {key for entry in entries for key in entry}
+    return {key for key in keys if len({repr(entry.get(key)) for entry in entries}) > 1}
 
 
 def summary(board: Board, runs: Path) -> dict[str, Any]:

@@ -37,6 +37,12 @@ class MetaSPSettings(Settings):
     gamma: float | None = setting(
         None, "Weight of Stability (1) against Plasticity (0); default: Pareto.", least=0, most=1
     )
+    strength: float = setting(
+        1.0, "Factor on the influence in the weights; above 1 no weight falls below 0.", least=0
+    )
+    running: bool = setting(
+        False, "Weigh by each example's mean influence in the task, not by this batch's."
+    )
     scope: str | None = setting(None, "Prefix of the parameters the influence looks at.")
     every: int = setting(
         1, "Compute influence at every k-th step; plain rehearsal between.", least=1
@@ -60,6 +66,8 @@ class MetaSP(Method):
         self.weigh = InfluenceWeights(
             rule=settings.rule,
             gamma=settings.gamma,
+            strength=settings.strength,
+            running=settings.running,
             steps=settings.pseudo_steps,
             scope=settings.scope,
             validation_old=settings.validation_old,

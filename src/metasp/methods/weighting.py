@@ -3,7 +3,7 @@ which any method can use by setting `learner.weigh`."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ class Weights(NamedTuple):
     gamma: float
 
 
-def released(influence: Influence, gamma: float | None = None) -> Weights:
+def released(influence: Influence, gamma: float | None = None, strength: float = 1.0) -> Weights:
     """(1 − I*)/Σ(1 − I*), each influence first scaled to the size of its validation loss."""
     stability = scaled(influence.stability, influence.old_loss)
     plasticity = scaled(influence.plasticity, influence.new_loss)
@@ -32,13 +32,20 @@ def released(influence: Influence, gamma: float | None = None) -> Weights:
         best = fuse(stability, plasticity).gamma
         gamma = min(max(best, GAMMA_MARGIN), 1 - GAMMA_MARGIN)
     fused = gamma * stability + (1 - gamma) * plasticity
-    return Weights((1 - fused) / (1 - fused).sum(), fused, gamma)
+    weights = cut(1 - strength * fused, strength)
+    return Weights(weights / weights.sum(), fused, gamma)
 
 
-def as_written(influence: Influence, gamma: float | None = None) -> Weights:
+def as_written(influence: Influence, gamma: float | None = None, strength: float = 1.0) -> Weights:
     """1/n − I*, with the influence as it is."""
     both = fuse(influence.stability, influence.plasticity, gamma)
-    return Weights(1 / len(both.fused) - both.fused, both.fused, both.gamma)
+    weights = cut(1 / len(both.fused) - strength * both.fused, strength)
+    return Weights(weights, both.fused, both.gamma)
+
+
+def cut(weights: Tensor, strength: float) -> Tensor:
+    """Stronger than published, a harmful example is left out, but its loss is never raised."""
+    return weights.clamp_min(0) if strength > 1 else weights
 
 
 def scaled(influence: Tensor, size: float) -> Tensor:
@@ -47,7 +54,7 @@ def scaled(influence: Tensor, size: float) -> Tensor:
     return influence * (size / norm) if norm > 0 else influence
 
 
-RULES: dict[str, Callable[[Influence, float | None], Weights]] = {
+RULES: dict[str, Callable[[Influence, float | None, float], Weights]] = {
     "released": released,
     "as-written": as_written,
 }
@@ -57,10 +64,14 @@ RULES: dict[str, Callable[[Influence, float | None], Weights]] = {
 class InfluenceWeights:
     """Weigh a batch by influence, and write every influence into the learner's ledger.
 
-    `observe` records but leaves the weights uniform; `shuffle` deals the weights at random."""
+    `strength` multiplies the influence in the weights; `running` takes each example's mean
+    influence so far in the task instead of this batch's. `observe` records but leaves the weights
+    uniform; `shuffle` deals the weights at random."""
 
     rule: str = "released"
     gamma: float | None = None
+    strength: float = 1.0
+    running: bool = False
     steps: int = 1
     scope: str | None = None
     validation_old: float | None = None
@@ -73,12 +84,15 @@ class InfluenceWeights:
         recorded, influence = self.measure(learner, batch, old, new)
         losses = recorded.losses if recorded else learner.losses(batch)
         plain = uniform(losses)
-        weights, fused, gamma = RULES[self.rule](influence, self.gamma)
-        usable = bool(weights.isfinite().all() and weights.sum() > 0)
-        numbers = {"gamma": gamma, "fallback": float(not usable)}
+        weights, fused, gamma = RULES[self.rule](influence, self.gamma, self.strength)
         if fused.isfinite().all():
             entries = (influence.stability, influence.plasticity, fused, losses)
             learner.ledger.add(batch.ids, *entries)
+            if self.running:
+                means = averaged(learner, batch, influence)
+                weights, _, gamma = RULES[self.rule](means, self.gamma, self.strength)
+        usable = bool(weights.isfinite().all() and weights.sum() > 0)
+        numbers = {"gamma": gamma, "fallback": float(not usable)}
         if self.observe or not usable:
             return Weighed(losses, plain, numbers)
         if self.shuffle:
@@ -105,6 +119,12 @@ class InfluenceWeights:
                 recorded=recorded,
             )
         return recorded, found
+
+
+def averaged(learner: Learner, batch: Batch, influence: Influence) -> Influence:
+    """The mean influence of each example over the batches of this task that it was in."""
+    means = torch.from_numpy(learner.ledger.means(batch.ids)).to(influence.stability)
+    return replace(influence, stability=means[:, 0], plasticity=means[:, 1])
 
 
 def validation_sets(learner: Learner, old: float | None, new: float | None) -> tuple[Batch, Batch]:
