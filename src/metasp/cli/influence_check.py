@@ -18,6 +18,7 @@ Examples:
   metasp influence-check
   metasp influence-check --data ../shared/data --figure check.png
   metasp influence-check --json > check.json
+  metasp influence-check --truth 200
 """
 
 
@@ -45,14 +46,29 @@ Examples:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Draw the dependence on λ and K into this file (PNG or SVG).",
 )
+@click.option(
+    "--truth",
+    type=click.IntRange(min=10, max=1000),
+    metavar="N",
+    help="Instead: train again without each of N examples, and compare with what that does.",
+)
 @json_option
 def command(
-    data: Path | None, seeds: int, damping: float, steps: int, figure: Path | None, as_json: bool
+    data: Path | None,
+    seeds: int,
+    damping: float,
+    steps: int,
+    figure: Path | None,
+    truth: int | None,
+    as_json: bool,
 ) -> None:
     """Compare the signs of Larsen's, Luketina's, Neumann's and MetaSP's influence with the exact
     Hessian influence: on 1000 Fashion-MNIST examples if --data has them, else on the digits."""
     from metasp.influence.approximation import influence_check, render
 
+    if truth is not None:
+        left_out(data, truth, as_json)
+        return
     what, (x, y, goal_x, goal_y) = examples(data)
     with Console(stderr=True).status(f"checking influence on {what}, {seeds} seeds …"):
         check = influence_check(
@@ -76,8 +92,27 @@ def command(
         print(f"figure: {figure}")
 
 
-def examples(data: Path | None) -> tuple[str, tuple[Any, ...]]:
-    """The first 1000 training and 500 test examples, pixels from 0 to 1."""
+def left_out(data: Path | None, count: int, as_json: bool) -> None:
+    """The true influence of each example, by training again without it."""
+    from metasp.influence.approximation import LOSS, SCALING, scalings, trained
+    from metasp.influence.truth import render, truth_report
+
+    what, (x, y, goal_x, goal_y) = examples(data, count)
+    inputs, goals = scalings(x.flatten(1).double(), goal_x.flatten(1).double())[SCALING]
+    model = trained((inputs, y), seed=1231, steps=0)
+    with Console(stderr=True).status(f"training again {count} times on {what} …"):
+        report = truth_report(model, LOSS, (inputs, y), (goals, goal_y))
+    if as_json:
+        rows = [asdict(row) for row in report.agreements]
+        print(json.dumps({"data": what, "damping": report.damping, "methods": rows}))
+        return
+    print(f"data: {what}")
+    for line in render(report):
+        print(line)
+
+
+def examples(data: Path | None, count: int = 1000) -> tuple[str, tuple[Any, ...]]:
+    """The first `count` training and 500 test examples, pixels from 0 to 1."""
     import torch
 
     from metasp.benchmarks import load_source
@@ -86,7 +121,7 @@ def examples(data: Path | None) -> tuple[str, tuple[Any, ...]]:
     found = data is not None and (data / "fashion_mnist").is_dir()
     name = "split-fashion-mnist" if found else "split-digits"
     source = load_source(RunSpec(benchmark=name), data)
-    train = source.train.take(torch.arange(min(1000, len(source.train))))
+    train = source.train.take(torch.arange(min(count, len(source.train))))
     test = source.test.take(torch.arange(min(500, len(source.test))))
     arrays = (train.inputs / 255, train.labels, test.inputs / 255, test.labels)
     return f"{source.name}, {train.size} training and {test.size} test examples", arrays

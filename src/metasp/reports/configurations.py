@@ -23,7 +23,10 @@ DATA = (
 APART = ("seed", "benchmark", "memory", "method", *DATA)  # said elsewhere than in labels
 # A method's or backbone's own choice: differs by nature.
 OWNED = ("lr", "momentum", "weight_decay", "selection", "width")
-SPOKEN = ("backbone", "width", "epochs", "batch_size", "memory_batch", "limit_per_class")
+SPOKEN = (
+    "backbone", "width", "epochs", "batch_size", "memory_batch", "limit_per_class", "image_size",
+    "label_noise",
+)  # fmt: skip
 CONTROLS = ("shuffle_influence", "observe")  # make another thing of a method: never left unsaid
 UPPER_BOUND = "joint"
 
@@ -204,6 +207,6 @@ def common_ground(rows: Sequence[Configuration]) -> str:
     for key in SPOKEN:
         values = {repr(spec.get(key)): spec.get(key) for spec in specs}
         (value, *others) = values.values()
-        if not others and value is not None:
+        if not others and value:  # no noise is not worth a word
             parts.append(say(key, value))
     return ", ".join(parts)
