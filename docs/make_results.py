@@ -23,11 +23,11 @@ from metasp.reports.render import markdown, md, pipes
 from metasp.reports.scores import Comparison, score_tables
 from metasp.reports.statistics import holm, paired
 from metasp.reports.suspects import WAYS, quality, score_examples
-from metasp.reports.tables import Table
 
 ROOT = Path(__file__).parent.parent
 RESULTS, TEMPLATE, PAGE = ROOT / "results", ROOT / "docs/results.in.md", ROOT / "docs/results.md"
 IMAGES = ROOT / "docs/images/results"
+DRAWING = False  # figures are written with the page, not when a test asks what it would be
 
 # What the discussion calls the configurations: what must hold of a spec, most special first.
 SCHEDULED = {"method": "er", "selection": "task-balanced"}
@@ -171,12 +171,15 @@ def text(path: str) -> str:
 
 
 def figure(name: str, kind: str) -> str:
-    """The first drawing of a kind, written beside the page."""
-    drawings = draw(kind, groups_of(name))
+    """The drawings of one kind, written beside the page."""
     lines = []
-    for drawing in drawings:
-        png = next(p for p in save(drawing, IMAGES / name) if p.suffix == ".png")
-        lines.append(f"![{kind} of {name}]({png.relative_to(PAGE.parent)})")
+    for drawing in draw(kind, groups_of(name)):
+        path = IMAGES / name / f"{drawing.name}.svg"
+        if DRAWING:
+            save(drawing, path.parent)
+            for form in ("png", "csv"):  # the page needs one form, and has the data in its tables
+                path.with_suffix(f".{form}").unlink()
+        lines.append(f"![{kind} of {name}]({path.relative_to(PAGE.parent)})")
     return "\n\n".join(lines)
 
 
@@ -206,4 +209,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
         collect(Path(sys.argv[2]), sys.argv[3])
     else:
+        DRAWING = True
         PAGE.write_text(page(), encoding="utf-8")

@@ -56,6 +56,27 @@ def test_rehsel_stores_the_best_of_each_cluster():
     assert sorted(placement.chosen.tolist()) == best
 
 
+def test_filter_stores_the_nearest_to_each_centre_among_the_helpful_half():
+    points, group = blobs()
+    stream = Streams(3)["i"]
+    influence = torch.rand(len(points), generator=stream)
+    influence[group == 5] += 1  # a cluster of harmful ones still gives its most central
+    centres = torch.stack([points[group == g].mean(0) for g in range(6)])
+    distance = (points - centres[group]).square().sum(1)
+    helpful = influence <= influence.median()
+    wanted = []
+    for g in range(6):
+        inside = (group == g) & helpful if g < 5 else group == g
+        wanted.append(int(torch.where(inside, distance, torch.inf).argmin()))
+    memory = Memory(6)
+    placement = decide("rehsel-filter", memory, points, influence)
+    assert sorted(placement.chosen.tolist()) == sorted(wanted)
+    # Three of the six must go: the harmful cluster's is above the median, so it is among them.
+    worst = int(placement.slots[placement.chosen == wanted[5]])
+    decide("rehsel-filter", memory, points, influence, task=1)
+    assert int(memory.tasks[worst]) == 1
+
+
 def test_without_cluster_it_stores_the_best_outright():
     points, _ = blobs()
     influence = torch.rand(len(points), generator=Streams(3)["i"])

@@ -3,7 +3,12 @@
 from metasp.errors import unknown
 from metasp.memory.buffer import Memory
 from metasp.memory.placement import Placement
-from metasp.memory.rehsel import rehsel, rehsel_without_cluster, rehsel_without_influence
+from metasp.memory.rehsel import (
+    rehsel,
+    rehsel_filter,
+    rehsel_without_cluster,
+    rehsel_without_influence,
+)
 from metasp.memory.selection import (
     Offer,
     Selection,
@@ -37,10 +42,13 @@ SELECTIONS: dict[str, Selection] = {
     "rehsel-without-influence": Selection(
         rehsel_without_influence, "task", "nearest to the centre of each cluster of pixels"
     ),
+    "rehsel-filter": Selection(
+        rehsel_filter, "task", "nearest to each centre, of the half that influence finds helpful"
+    ),
 }
 
 
-NEED_INFLUENCE = ("rehsel", "rehsel-features", "rehsel-without-cluster")
+NEED_INFLUENCE = ("rehsel", "rehsel-features", "rehsel-without-cluster", "rehsel-filter")
 
 
 def selection(name: str) -> Selection:

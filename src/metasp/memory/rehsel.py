@@ -31,11 +31,31 @@ def rehsel_without_influence(memory: Memory, offer: Offer, generator: torch.Gene
     return replace_worst(memory, offer, chosen, chance)
 
 
+def rehsel_filter(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """Influence only keeps the harmful out: store what is nearest to each cluster's centre among
+    the more helpful half, drop at random from the more harmful half first."""
+    chosen = best_of_clusters(memory, offer, generator, None, harmful(offer.influence))
+    chance = torch.rand(memory.capacity, generator=generator, dtype=torch.float64)
+    return replace_worst(memory, offer, chosen, chance + harmful(memory.influence))
+
+
+def harmful(influence: Tensor | None) -> Tensor | float:
+    """1 for those of influence above the median of those known, 0 for the others."""
+    if influence is None:
+        return 0.0
+    return (influence > influence.nanmedian()).double()
+
+
 def best_of_clusters(
-    memory: Memory, offer: Offer, generator: torch.Generator, influence: Tensor | None
+    memory: Memory,
+    offer: Offer,
+    generator: torch.Generator,
+    influence: Tensor | None,
+    last: Tensor | float = 0.0,
 ) -> Tensor:
     """One row of each of as many clusters as the new task has slots: the one of lowest influence,
-    or nearest to the centre where no influence is known (the first task has none)."""
+    or nearest to the centre where no influence is known (the first task has none). Rows whose
+    `last` is higher come after the others."""
     if offer.points is None:
         raise UserError("this selection clusters the examples, but they were offered without any.")
     share = new_share(memory, offer)
@@ -43,6 +63,8 @@ def best_of_clusters(
         return torch.arange(len(offer.ids))
     cluster, distance = kmeans(offer.points, len(offer.ids), share, generator)
     order = distance.argsort(stable=True) if no_influence(influence) else ranked(influence)
+    if isinstance(last, Tensor):
+        order = order[last[order].argsort(stable=True)]
     first: dict[int, int] = {}
     for row in order.tolist():
         first.setdefault(int(cluster[row]), row)

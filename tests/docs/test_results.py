@@ -1,0 +1,42 @@
+"""The results page is what the committed results say, and those are of the committed sweeps."""
+
+import importlib.util
+import json
+
+import pytest
+
+from metasp.sweeps.grid import expand, read_sweep
+from tests.helpers import ROOT
+
+NAMES = sorted(path.name for path in (ROOT / "results").iterdir() if path.is_dir())
+
+
+def maker():
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs/make_results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_made_from_the_results():
+    made = maker().page()
+    assert (ROOT / "docs/results.md").read_text(encoding="utf-8") == made, (
+        "run: python docs/make_results.py"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_runs_of_the_sweep_of_that_name(name):
+    asked = expand(read_sweep(str(ROOT / "sweeps" / f"{name}.toml")))
+    for path in (ROOT / "results" / name).glob("*/result.json"):
+        spec = json.loads(path.read_text())["spec"]
+        assert any(answers(spec, wanted.as_dict()) for wanted in asked), path
+
+
+def answers(spec, wanted):
+    """Whether a completed spec holds all that was asked for."""
+    settings = spec["settings"].items() >= wanted.pop("settings").items()
+    wanted.pop("device")  # a run stores what auto became
+    if "selection" not in spec:
+        wanted.pop("memory")  # not kept
+    return settings and all(spec.get(key) == value for key, value in wanted.items())
