@@ -30,10 +30,10 @@ IMAGES = ROOT / "docs/images/results"
 DRAWING = False  # figures are written with the page, not when a test asks what it would be
 
 # What the discussion calls the configurations: what must hold of a spec, most special first.
-SCHEDULED = {"method": "er", "selection": "task-balanced"}
+SCHEDULED_NAME, OWN = "ER + schedule", ", own rate"  # where it is also run at MetaSP's rate
 NAMES: dict[str, dict[str, Any]] = {
     "ER": {"method": "er", "selection": "reservoir"},
-    "ER + schedule": SCHEDULED,
+    SCHEDULED_NAME: {"method": "er", "selection": "task-balanced"},
     "MIR": {"method": "mir"},
     "GMED": {"method": "gmed"},
     "MetaSP": {"method": "metasp", "selection": "task-balanced", "shuffle_influence": False},
@@ -68,7 +68,12 @@ def groups_of(name: str) -> list[Group]:
 
 def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:
     """The row that a name of the discussion means."""
-    found = [r for r in rows if all(flat(r.spec).get(k) == v for k, v in NAMES[name].items())]
+    own = name.endswith(OWN)
+    must = NAMES[name.removesuffix(OWN)]
+    found = [r for r in rows if all(flat(r.spec).get(k) == v for k, v in must.items())]
+    if name.startswith(SCHEDULED_NAME) and (own or len(found) > 1):
+        rate = next(r.spec["lr"] for r in rows if r.method == "metasp")
+        found = [row for row in found if (row.spec["lr"] != rate) == own]
     if len(found) > 1:
         raise SystemExit(f"{name} means several rows: {[row.label for row in found]}")
     return found[0] if found else None

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from metasp.api import run
 from metasp.benchmarks.transform import Transform
 from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
@@ -207,6 +208,18 @@ def test_strength_scales_the_influence_and_leaves_harmful_examples_out():
     assert torch.allclose(released(found, 1.0, 2.0).weights, torch.tensor([0.0, 4.2, 1.0]) / 5.2)
     assert torch.allclose(as_written(found, 1.0, 2.0).weights, torch.tensor([0.0, 17 / 15, 1 / 3]))
     assert torch.allclose(released(found, 1.0, 0.0).weights, torch.full((3,), 1 / 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["convnet", "resnet18"])
+def test_without_strength_it_is_er_with_the_same_schedule_and_memory(backbone, tmp_path):
+    """So that the control differs from MetaSP by the influence alone."""
+    common = {"backbone": backbone, "width": 8, "epochs": 3, "memory": 30, "threads": 1}
+    common |= {"limit_per_class": 40, "tasks": 5, "runs": tmp_path, "lr": 0.03}
+    control = run(method="er", rehearse_last=1, selection="task-balanced", **common)
+    ours = run(method="metasp", influence_last=1, strength=0.0, **common)
+    for scenario in ("class_il", "task_il"):
+        assert ours[scenario]["matrix"] == control[scenario]["matrix"]
 
 
 def test_running_weights_come_from_the_mean_of_all_measurements_so_far(monkeypatch):
