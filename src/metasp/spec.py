@@ -93,7 +93,8 @@ class RunSpec:
     precision: str = setting("fp32", "Arithmetic of the forward pass.", choices=("fp32", "bf16"))
     compile: bool = setting(False, "Compile the model (torch.compile).")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps.")
-    threads: int = setting(2, "CPU threads; part of the spec as it changes last bits.", least=1)
+    threads: int = setting(2, "CPU threads; part of the spec as it changes last bits.", least=1,
+                           most=1024)  # fmt: skip
     seed: int = setting(1231, "Seed of every random stream.", least=0)
 
     def __post_init__(self) -> None:
