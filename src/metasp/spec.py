@@ -8,7 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,16 @@ def setting(default: Any, help: str, *, least: float | None = None, most: float 
     if callable(default):
         return field(default_factory=default, metadata=about)
     return field(default=default, metadata=about)
+
+
+def like(owner: type, name: str, **changes: Any) -> Any:
+    """A field as another settings dataclass has it: its help, bounds, choices and default, the
+    last of which may be changed."""
+    found = next(entry for entry in fields(owner) if entry.name == name)
+    default = {"default": found.default}
+    if found.default_factory is not MISSING:
+        default = {"default_factory": found.default_factory}
+    return field(**{**default, **changes}, metadata=found.metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +93,12 @@ class RunSpec:
     precision: str = setting("fp32", "Arithmetic of the forward pass.", choices=("fp32", "bf16"))
     compile: bool = setting(False, "Compile the model (torch.compile).")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps.")
-    threads: int = setting(2, "CPU threads; part of the spec as it changes last bits.", least=1)
+    threads: int = setting(2, "CPU threads; part of the spec as it changes last bits.", least=1,
+                           most=1024)  # fmt: skip
     seed: int = setting(1231, "Seed of every random stream.", least=0)
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            validate_field(self, entry)
-        if self.lr == 0:
-            raise UserError("lr must be greater than 0, for nothing would be learned.")
-        if self.rehearse_last is not None and self.rehearse_last > self.epochs:
-            raise UserError(
-                f"rehearse_last is {self.rehearse_last} but a task has only {self.epochs} epochs: "
-                "give at most that many."
-            )
+        validate(self)
 
     @property
     def digest(self) -> str:
@@ -173,6 +176,19 @@ def plain(value: Any) -> Any:
 
 def frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def validate(owner: Any) -> None:
+    """Check the settings of a training, a run's or a learner's, one by one and together."""
+    for entry in fields(owner):
+        validate_field(owner, entry)
+    if owner.lr == 0:
+        raise UserError("lr must be greater than 0, for nothing would be learned.")
+    if owner.rehearse_last is not None and owner.rehearse_last > owner.epochs:
+        raise UserError(
+            f"rehearse_last is {owner.rehearse_last} but a task has only {owner.epochs} epochs: "
+            "give at most that many."
+        )
 
 
 def validate_field(owner: Any, entry: "Field[Any]") -> None:

@@ -211,3 +211,17 @@ def test_tensors_domains_and_mistakes_of_a_dataset() -> None:
 def test_import_metasp_is_light() -> None:
     code = "import metasp, sys; assert 'torch' not in sys.modules; metasp.split"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("late", [{"image_size": 8}, {"colour": "rgb"}, {"label_column": "kind"}])
+def test_what_comes_too_late_for_a_split_stream_is_refused(tmp_path: Path, late: Any) -> None:
+    pictures = TensorDataset(torch.rand(40, 1, 6, 6), torch.arange(40) % 4)
+    plain = metasp.split(pictures, tasks=2)
+    with pytest.raises(UserError, match=f"^{next(iter(late))} comes too late"):
+        prepare(RunSpec(memory=8, **late), tmp_path, benchmark=plain)
+    if "label_column" not in late:  # given in time, it may be said again
+        stream = metasp.split(pictures, tasks=2, **late)
+        shape = stream.source.inputs.shape[1:]
+        assert shape == ((1, 8, 8) if "image_size" in late else (3, 6, 6))
+        again = prepare(RunSpec(memory=8, **late), tmp_path, benchmark=stream)
+        assert again.benchmark.source.inputs.shape[1:] == shape

@@ -1,17 +1,24 @@
 """Trackers, by reading back what the real libraries wrote."""
 
+import io
 import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from metasp.cli import main
 from metasp.errors import UserError
 from metasp.experiment import Interrupted
+from metasp.reports.configurations import group
+from metasp.reports.figures import draw
+from metasp.reports.records import gather
 from metasp.trackers import tracked, tracker_kind
+from metasp.trackers.tensorboard import pixels
 from tests.helpers import finish
 
 METHOD = {"method": "metasp", "memory": 30, "limit_per_class": 20, "epochs": 2}
@@ -47,6 +54,15 @@ def in_mlflow(directory) -> tuple[MlflowClient, list]:
     client = MlflowClient(tracking_uri=f"sqlite:///{directory.path.parent / 'mlflow.db'}")
     (experiment,) = [e for e in client.search_experiments() if e.name == "metasp"]
     return client, list(client.search_runs([experiment.experiment_id]))
+
+
+def reported(directory) -> dict[str, object]:
+    """What `metasp figures` draws of this one run, beside the matrix."""
+    names = ("accuracy", "influence-counts", "influence-histogram")
+    groups = group(gather([directory.path]).records)
+    figures = {name: drawing.figure for name in names for drawing in draw(name, groups)}
+    assert len(figures) == 3
+    return figures
 
 
 def stopped_then_resumed(tiny, tool) -> object:
@@ -92,12 +108,16 @@ def test_tensorboard_holds_the_run_once_though_it_was_stopped(tiny):
             assert [event.histogram_value.num for event in events] == counts
     assert {"class_il_matrix", "task_il_matrix"} <= {*found.Tags()["images"]}
     assert found.Images("class_il_matrix")[0].width > 100
+    for name, figure in reported(directory).items():
+        (image,) = found.Images(name)
+        shown = np.asarray(Image.open(io.BytesIO(image.encoded_image_string)))
+        assert np.array_equal(shown, pixels(figure).transpose(1, 2, 0)), name
     result = directory.result()
     assert found.Scalars("class_il/A_inf")[0].value == pytest.approx(result["class_il"]["A_inf"])
 
 
 @pytest.mark.slow
-def test_mlflow_holds_the_run_once_though_it_was_stopped(tiny, monkeypatch):
+def test_mlflow_holds_the_run_once_though_it_was_stopped(tiny, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     directory = stopped_then_resumed(tiny, "mlflow")
     client, runs = in_mlflow(directory)
@@ -117,6 +137,10 @@ def test_mlflow_holds_the_run_once_though_it_was_stopped(tiny, monkeypatch):
     assert median[len(median) // 2 - 1] <= last <= median[len(median) // 2]
     files = [item.path for item in client.list_artifacts(run.info.run_id, "figures")]
     assert {"figures/class_il_matrix.png", "figures/task_il_matrix.png"} <= {*files}
+    for name, figure in reported(directory).items():
+        path = client.download_artifacts(run.info.run_id, f"figures/{name}.png", str(tmp_path))
+        shown = np.asarray(Image.open(path))[:, :, :3]
+        assert np.array_equal(shown, pixels(figure).transpose(1, 2, 0)), name
     assert len(client.list_artifacts(run.info.run_id, "figures/influence")) == 4 * 6
 
 

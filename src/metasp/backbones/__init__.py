@@ -41,7 +41,14 @@ def build(
         raise UserError(f"backbone {name!r} needs images of at least 4×4 pixels: use mlp.")
     with torch.device("meta"):  # constructors would draw from the global random state
         model = BACKBONES[name](shape, classes, width)
-    model.to_empty(device="cpu")
+    try:
+        model.to_empty(device="cpu")
+    except RuntimeError as error:  # torch's word for a system that is out of memory
+        count = sum(p.numel() for p in model.parameters())
+        raise UserError(
+            f"{name} of width {width} has {count:.2g} weights, too many for this machine: give a "
+            "smaller --width."
+        ) from error
     initialise(model, generator)
     return model
 

@@ -75,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader of our output went away (| head): not an error of the user's.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # a disk, folder or file that is not as it should be
+        what = f"cannot use {error.filename}" if error.filename else "the system refused"
+        sys.exit(fail(f"{what}: {error.strerror or error}; mend that, or choose another place."))
     sys.exit(code if isinstance(code, int) else 0)
 
 

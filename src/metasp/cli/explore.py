@@ -13,7 +13,7 @@ from metasp.errors import UserError
 from metasp.reports.explorer import Examples, Material, Missing, build_page
 from metasp.reports.explorer.serve import HOST, server_of
 from metasp.spec import RunSpec
-from metasp.store import RunDir
+from metasp.store import open_run
 from metasp.store.files import write_atomic
 
 EXAMPLES = """
@@ -55,7 +55,7 @@ def command(
     """Write one page that shows which examples of RUN help the model remember, which help it
     learn, which hurt both, and what the memory kept; with RUN_B, which examples changed sides.
     The page needs no network and can be mailed."""
-    runs = [opened(path) for path in (run, run_b) if path is not None]
+    runs = [open_run(path) for path in (run, run_b) if path is not None]
     material, names = examples_of(runs[0].spec(), data)
     built = build_page(runs, material, names, max_examples)
     target = out or runs[0].page(*runs[1:])
@@ -75,12 +75,6 @@ def command(
         print(target)
     if serve:
         serve_page(built.content, port)
-
-
-def opened(path: Path) -> RunDir:
-    if not (path / "spec.toml").is_file():
-        raise UserError(f"{path} is not a run: it has no spec.toml; see `metasp list runs`.")
-    return RunDir(path.resolve())
 
 
 def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, ...]]:

@@ -100,13 +100,11 @@ def stored(runs: Path) -> Rows:
     rows = []
     for run in runs_in(runs):
         try:
-            result = run.result()
+            result = run.outcome()
         except UserError as error:
             rows.append({"run": run.path.name, "state": "damaged", "class-IL A_∞": str(error)})
             continue
-        score = (
-            f"{100 * result['class_il']['A_inf']:.2f}" if result and "class_il" in result else ""
-        )
+        score = f"{100 * result['class_il']['A_inf']:.2f}" if result else ""
         state = "finished" if result else "unfinished"
         rows.append({"run": run.path.name, "state": state, "class-IL A_∞": score})
     return rows

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from metasp.cli.options import json_option
 from metasp.errors import UserError
-from metasp.store import RunDir
+from metasp.store import RunDir, open_run
 from metasp.store.forget import records
 
 EXAMPLES = """
@@ -41,7 +41,7 @@ def command() -> None:
 def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None:
     """List what the memory of RUN holds as of its last checkpoint: what it is, since which task
     and in which order it entered, and why it stays (mean influence; negative is helpful)."""
-    rows = rows_of(directory(run), label, task)
+    rows = rows_of(open_run(run), label, task)
     removed = records(run)
     if as_json:
         print(json.dumps({"run": str(run), "memory": rows, "removed": removed}))
@@ -69,7 +69,7 @@ def forget(
     task. Nothing of them stays in the run's tables and checkpoints, and a run that goes on does so
     without them; the record keeps their ids, the time and the reason. What the network has learned
     from them stays learned."""
-    where = directory(run)
+    where = open_run(run)
     picked = label is not None or task is not None
     if bool(ids) == picked:
         raise UserError("say what to forget: ids, or --label and --task, but not both.")
@@ -80,12 +80,6 @@ def forget(
         print(json.dumps({"run": str(run), "forgotten": gone, "from_memory": freed}))
     else:
         print(f"forgot {len(gone)} examples, {freed} of them from the memory; see {run}")
-
-
-def directory(run: Path) -> RunDir:
-    if not (run / "spec.toml").is_file():
-        raise UserError(f"{run} is not a run: it has no spec.toml; see `metasp list runs`.")
-    return RunDir(run)
 
 
 def rows_of(run: RunDir, label: int | None, task: int | None) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from metasp.cli.options import checkpoint_option, data_option, json_option, trac
 from metasp.cli.run import execute
 from metasp.errors import UserError
 from metasp.experiment import prepare
-from metasp.store import RunDir
+from metasp.store import open_run
 
 EXAMPLES = """
 \b
@@ -32,12 +32,11 @@ def command(
 ) -> int:
     """Continue a run from its last checkpoint. It ends with the same bits as if it had never
     been stopped."""
-    if not (run / "spec.toml").is_file():
-        raise UserError(f"{run} is not a run: it has no spec.toml; see `metasp list runs`.")
-    run = run.resolve()
-    spec = RunDir(run).spec()
-    experiment = prepare(spec, run.parent, data, checkpoint_seconds=checkpoint_seconds)
-    if experiment.directory.path != run:
+    stored = open_run(run)
+    experiment = prepare(
+        stored.spec(), stored.path.parent, data, checkpoint_seconds=checkpoint_seconds
+    )
+    if experiment.directory.path != stored.path:
         raise UserError(
             f"{run} was renamed: give it its own name back, {experiment.directory.path.name}."
         )

@@ -22,7 +22,7 @@ from metasp.cli.options import (
 )
 from metasp.cli.show import balance_table, duration, follow, score_table
 from metasp.experiment import Experiment, Interrupted, prepare
-from metasp.trackers import tracked, tracker_kind
+from metasp.trackers import retold, tracked, tracker_kind
 
 EXAMPLES = """
 \b
@@ -68,7 +68,11 @@ def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) ->
     kinds = [tracker_kind(name) for name in track]
     console = Console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path
+    for kind in kinds:
+        kind.check(experiment.directory)
     if experiment.finished:
+        if kinds:
+            retold(experiment.directory, kinds)
         console.print(f"already finished: {where} (run again with --force)", highlight=False)
     else:
         experiment.stop = stop_on_signal()
@@ -80,7 +84,7 @@ def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) ->
         except Interrupted:
             print(f"stopped; continue with: metasp resume {where}", file=sys.stderr)
             return 130
-    result = experiment.directory.result() or {}
+    result = experiment.directory.outcome() or {}
     if as_json:
         print(json.dumps({"run": str(where), **result}))
     else:

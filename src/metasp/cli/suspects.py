@@ -12,7 +12,7 @@ from rich.table import Table
 from metasp.cli.options import json_option
 from metasp.errors import UserError, unknown
 from metasp.reports.suspects import WAYS, Scores, quality, score_examples
-from metasp.store import RunDir
+from metasp.store import open_run
 
 EXAMPLES = """
 \b
@@ -50,9 +50,7 @@ def command(run: Path, by: str, top: int, as_json: bool) -> None:
 
 def tables(run: Path) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
     """The influence table of a run, and its table of wrong labels if it has one."""
-    if not (run / "spec.toml").is_file():
-        raise UserError(f"{run} is not a run: it has no spec.toml; see `metasp list runs`.")
-    directory = RunDir(run)
+    directory = open_run(run)
     columns = directory.influence()
     if columns is None or not len(columns["id"]):
         raise UserError(

@@ -17,6 +17,8 @@ from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
 from metasp.types import Streams
 
+LARGE = 1_000_000  # slots of a memory that are cheap enough to stay empty
+
 
 def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     """Fill in every default that the benchmark, method or backbone owns, and check what only
@@ -46,6 +48,12 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         raise UserError(
             f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
             f"it: give --memory {source.classes} or more, or use a method without memory."
+        )
+    total = sum(len(task.train) for task in benchmark.tasks)
+    if done.memory > max(total, LARGE):
+        raise UserError(
+            f"a memory of {done.memory} is larger than the {total} train examples that there are: "
+            f"give --memory {total} or less."
         )
     return done
 

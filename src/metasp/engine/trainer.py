@@ -1,5 +1,6 @@
 """The engine owns time: tasks, phases, epochs and steps, in one visible loop."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,21 @@ class Diverged(UserError):
     def __init__(self, event: str) -> None:
         super().__init__(f"{event}: try a smaller --lr; the last checkpoint before it is kept.")
         self.event = event
+
+
+@contextlib.contextmanager
+def enough_values() -> Iterator[None]:
+    """Turn torch's complaint about a batch too small for BatchNorm into one sentence."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UserError(
+            "batch normalisation cannot learn from one example whose picture has shrunk to a "
+            "point: give a batch size and a task of 2 examples or more, larger pictures, or a "
+            "network without it, such as mlp."
+        ) from error
 
 
 Score = Callable[[Learner, Task, Sequence[int]], tuple[float, float]]
@@ -214,7 +230,8 @@ class Trainer:
         """Close the task: what its influences say goes to the memory, which then decides."""
         learner, seen = self.learner, self.tasks[: task.index + 1]
         note_influence(learner.memory, learner.ledger)
-        self.method.end_task(task)
+        with enough_values():
+            self.method.end_task(task)
         columns = influence_columns(learner.ledger, learner.memory, seen)
         if columns:
             columns = {**columns, "predicted": predicted_labels(learner, seen, columns["id"])}
@@ -223,10 +240,11 @@ class Trainer:
 
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()
-        if phase.kind == "plain":
-            report = self.learner.update(self.learner.prepare(new))
-        else:
-            report = self.method.step(new, phase)
+        with enough_values():
+            if phase.kind == "plain":
+                report = self.learner.update(self.learner.prepare(new))
+            else:
+                report = self.method.step(new, phase)
         if epoch == 0:
             self.method.remember(new, task)
         lr = self.learner.optimizer.param_groups[0]["lr"]

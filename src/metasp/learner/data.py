@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from metasp.errors import UserError
 
@@ -138,6 +144,21 @@ def ids_of(given: Any, count: int, first: int) -> Tensor:
         twice = next(i for i in ids.tolist() if int((ids == i).sum()) > 1)
         raise UserError(f"id {twice} is given to two examples: give each its own.")
     return ids.long().cpu()
+
+
+def check_order(dataset: Any) -> None:
+    """Raise if a loader does not give its examples in their own order: ids would go astray."""
+    if not isinstance(dataset, DataLoader) or isinstance(dataset.dataset, IterableDataset):
+        return
+    batches = dataset.batch_sampler
+    sampler = dataset.sampler if batches is None else getattr(batches, "sampler", None)
+    if type(batches) not in (BatchSampler, type(None)) or not isinstance(
+        sampler, SequentialSampler
+    ):
+        raise UserError(
+            "ids name the examples in the order of the dataset, and this DataLoader shuffles or "
+            "picks them: give ids with the dataset itself, or a loader with shuffle=False."
+        )
 
 
 class Inputs:

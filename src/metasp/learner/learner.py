@@ -24,7 +24,7 @@ from metasp.learner.build import (
     score_outputs,
     task_of,
 )
-from metasp.learner.data import Arrivals, ids_of, read, tensor_of
+from metasp.learner.data import Arrivals, check_order, ids_of, read, tensor_of
 from metasp.learner.head import head_layer, resize_head
 from metasp.learner.progress import shown
 from metasp.learner.randomness import OwnRandomness
@@ -47,7 +47,9 @@ class ContinualLearner:
     rehearse_last (all epochs), seed=1231, settings={} (the method's own), head=None (the name of
     the linear layer that grows when new classes appear).
 
-    The model is trained in place. Nothing global is seeded, and no global random stream moves.
+    The model is trained in place. Nothing global is seeded, and no global random stream moves:
+    what a transform or module draws from torch, `random` or `numpy.random` while training comes
+    from streams of the learner's own, which `seed` starts and `save` stores.
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class ContinualLearner:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before."""
         dtype = self._dtype
+        if ids is not None:
+            check_order(dataset)
         with self._random.used():  # a loader may shuffle
             found = read(dataset, dtype)
             tests = None if test is None else read(test, dtype, "test dataset")

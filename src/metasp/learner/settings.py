@@ -10,7 +10,7 @@ from torch import Tensor
 from metasp.errors import UserError, unknown
 from metasp.methods import Method, Recipe, method
 from metasp.methods.joint import Joint
-from metasp.spec import setting, validate_field
+from metasp.spec import RunSpec, like, setting, validate
 from metasp.types import LossFn
 
 Metric = Callable[[Tensor, Tensor], Any]
@@ -24,31 +24,21 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 class LearnerSettings:
     """The numbers of a learner. None means "the method's own default"."""
 
-    memory: int = setting(500, "Examples the memory may hold.", least=0)
-    lr: float | None = setting(None, "Learning rate of SGD; 0.1 for most methods.", least=0)
-    epochs: int = setting(10, "Epochs per task.", least=1)
-    batch_size: int = setting(32, "New examples per step.", least=1)
-    memory_batch: int = setting(32, "Memory examples per step.", least=1)
-    momentum: float | None = setting(None, "Momentum of SGD.", least=0, most=1)
-    weight_decay: float | None = setting(None, "Weight decay of SGD.", least=0)
-    selection: str | None = setting(None, "What the memory keeps.")
-    rehearse_last: int | None = setting(
-        None, "Rehearse only in the last N epochs of a task; plain fine-tuning before.", least=1
-    )
-    seed: int = setting(1231, "Seed of every random stream.", least=0)
-    settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
+    memory: int = like(RunSpec, "memory", default=500)
+    lr: float | None = like(RunSpec, "lr")
+    epochs: int = like(RunSpec, "epochs", default=10)
+    batch_size: int = like(RunSpec, "batch_size")
+    memory_batch: int = like(RunSpec, "memory_batch")
+    momentum: float | None = like(RunSpec, "momentum")
+    weight_decay: float | None = like(RunSpec, "weight_decay")
+    selection: str | None = like(RunSpec, "selection")
+    rehearse_last: int | None = like(RunSpec, "rehearse_last")
+    seed: int = like(RunSpec, "seed")
+    settings: Mapping[str, Any] = like(RunSpec, "settings")
     head: str | None = setting(None, "The linear layer that grows when new classes appear.")
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            validate_field(self, entry)
-        if self.lr == 0:
-            raise UserError("lr must be greater than 0, for nothing would be learned.")
-        if self.rehearse_last is not None and self.rehearse_last > self.epochs:
-            raise UserError(
-                f"rehearse_last is {self.rehearse_last} but a task has only {self.epochs} epochs: "
-                "give at most that many."
-            )
+        validate(self)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

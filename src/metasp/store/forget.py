@@ -16,6 +16,7 @@ from metasp.store.checkpoints import save_checkpoint as save
 from metasp.store.files import write_atomic
 
 FORMAT = 1
+LAST = int(np.iinfo(np.int64).max)  # the largest id
 RECORD = "forgotten.json"
 BLANK = {"inputs": 0, "labels": 0, "ids": -1, "tasks": -1, "entered": -1, "influence": np.nan}
 
@@ -34,6 +35,8 @@ def forget(run: Path, ids: Iterable[int], reason: str) -> list[int]:
     """Erase examples from everything stored of a run, whose lock is held. The record comes first:
     should this be cut short, opening the run goes on with it. Gives the ids."""
     gone = sorted({int(i) for i in ids})
+    if gone and not 0 <= gone[0] <= gone[-1] <= LAST:
+        raise UserError(f"ids are whole numbers from 0 to {LAST}: no example has another.")
     stored = _read(run)
     when = datetime.now(UTC).isoformat(timespec="seconds")
     stored["records"].append({"ids": gone, "when": when, "reason": reason})
@@ -99,7 +102,10 @@ def memory_of(run: Path) -> dict[str, Sequence[Any]]:
 
 
 def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:
-    table = pq.read_table(path)
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, error) from error
     if "id" not in table.column_names:
         return
     keep = ~np.isin(table.column("id").to_numpy(), ids)
@@ -123,9 +129,19 @@ def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any]) -> None:
             orphan.unlink()
 
 
+def damaged(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} is damaged ({str(error).splitlines()[0]}), so nothing can be erased from it: "
+        "delete it, and say again what to forget."
+    )
+
+
 def _mark_result(path: Path, count: int) -> None:
     if path.is_file():
-        result = marked(json.loads(path.read_bytes()), count, undisturbed=True)
+        try:
+            result = marked(json.loads(path.read_bytes()), count, undisturbed=True)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise damaged(path, error) from error
         write_atomic(path, json.dumps(result, indent=1).encode())
 
 

@@ -107,6 +107,25 @@ class RunDir:
             raise UserError(f"{self.path / 'result.json'} is damaged ({error}).") from error
         return result if isinstance(result, dict) else None
 
+    def outcome(self) -> dict[str, Any] | None:
+        """The stored result, or one sentence about what it lacks of what every result has."""
+        result = self.result()
+        if result is None:
+            return None
+        for scenario in ("class_il", "task_il"):
+            entry = result.get(scenario)
+            scores = entry if isinstance(entry, dict) else {}
+            numbers = [scores.get(name) for name in ("A_1", "A_inf", "A_m")]
+            lists = [scores.get(name) for name in ("matrix", "S", "P")]
+            if not all(isinstance(n, float) for n in numbers) or not all(
+                isinstance(x, list) for x in lists
+            ):
+                raise UserError(
+                    f"{self.path / 'result.json'} is damaged (it lacks or garbles {scenario}): "
+                    "make the run again with `metasp run --force`."
+                )
+        return result
+
     def append(self, event: Event) -> None:
         """Add an event to the log; what it carries as columns goes to its own file."""
         with writing(self.path):
@@ -143,12 +162,19 @@ class RunDir:
             content = (self.path / "events.jsonl").read_bytes()
         except FileNotFoundError as error:
             raise UserError(f"{self.path} has no events.jsonl: the run is damaged.") from error
+        except OSError as error:
+            raise UserError(
+                f"cannot read {self.path / 'events.jsonl'}: {error.strerror or error}."
+            ) from error
         # A killed run may end in the middle of a line, which then does not count.
         lines = content[: content.rfind(b"\n") + 1].splitlines()
         try:
-            return [json.loads(line) for line in lines]
-        except ValueError as error:
+            events = [json.loads(line) for line in lines]
+            for event in events:
+                event["event"]
+        except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"{self.path / 'events.jsonl'} is damaged ({error}).") from error
+        return events
 
     def finish(self, result: Mapping[str, Any]) -> None:
         with writing(self.path):
@@ -183,7 +209,8 @@ class RunDir:
             table = pa.table(dict(flipped), schema=NOISE)
             gone = pa.array(self.forgotten(), pa.int64())
             kept = table.filter(pc.invert(pc.is_in(table["id"], gone)))
-            write_table(self.path / "noise.parquet", kept)
+            with writing(self.path):
+                write_table(self.path / "noise.parquet", kept)
 
     def forgotten(self) -> list[int]:
         """The ids of examples that the run must do without."""
@@ -257,6 +284,17 @@ def write_table(path: Path, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     write_atomic(path, sink.getvalue().to_pybytes())
+
+
+def open_run(path: Path) -> RunDir:
+    """A run that is stored in a folder, to be read."""
+    try:
+        there = (path / "spec.toml").is_file()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+    if not there:
+        raise UserError(f"{path} is not a run: it has no spec.toml; see `metasp list runs`.")
+    return RunDir(path.resolve())
 
 
 def runs_in(folder: Path) -> list[RunDir]:

@@ -2,17 +2,24 @@
 you can read."""
 
 import importlib
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 from metasp.errors import UserError, unknown
 from metasp.events import Event, TaskFinished, as_record
 from metasp.store import RunDir
 from metasp.trackers.numbers import heat_map, scalars_of, scores_of, spread_of
+from metasp.trackers.pictures import pictures_of
 
 TRACKERS = {"tensorboard": "TensorBoard", "mlflow": "MLflow"}
+
+
+class Lost(UserError):
+    """A tool that cannot be reached: one sentence with the remedy."""
 
 
 class Tracker(ABC):
@@ -21,6 +28,11 @@ class Tracker(ABC):
 
     def __init__(self, run: RunDir, resumed: bool) -> None:
         self.run, self.resumed = run, resumed
+
+    @classmethod
+    @abstractmethod
+    def check(cls, run: RunDir) -> None:
+        """Raise Lost if the tool cannot be reached, before anything is trained."""
 
     @abstractmethod
     def scalars(self, values: Mapping[str, float], step: int) -> None: ...
@@ -37,51 +49,87 @@ class Tracker(ABC):
 
 @dataclass
 class Track:
-    """Several trackers that are told the same."""
+    """Several trackers that are told the same. One that is lost on the way is told nothing more:
+    the run goes on without it, and what it missed can be told when the run is resumed or done."""
 
     trackers: list[Tracker]
+    warn: Callable[[str], None]
     step: int = 0
 
     def tell(self, record: Mapping[str, Any], influence: Mapping[str, Sequence[Any]]) -> None:
         """One record of the log, and the influences that belong to it."""
         self.step += record["event"] == "StepTaken"
         values, spread = scalars_of(record), spread_of(influence)
-        for tracker in self.trackers:
-            if values:
-                tracker.scalars(values, self.step)
-            if spread:
-                tracker.histograms(spread, self.step)
+        if values:
+            self._each(methodcaller("scalars", values, self.step))
+        if spread:
+            self._each(methodcaller("histograms", spread, self.step))
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """The scores of a finished run, and its accuracies as pictures."""
-        for tracker in self.trackers:
-            tracker.scalars(scores_of(result), self.step)
-            for scenario in ("class_il", "task_il"):
-                figure = heat_map(result[scenario]["matrix"], scenario)
-                tracker.figure(f"{scenario}_matrix", figure, self.step)
+    def finish(self, run: RunDir, result: Mapping[str, Any]) -> None:
+        """The scores of a finished run, and the figures that one run is enough for."""
+        scores, figures = scores_of(result), pictures_of(run, result)
+        for scenario in ("class_il", "task_il"):
+            figures[f"{scenario}_matrix"] = heat_map(result[scenario]["matrix"], scenario)
+        self._each(methodcaller("scalars", scores, self.step))
+        for name, figure in figures.items():
+            self._each(methodcaller("figure", name, figure, self.step))
+
+    def close(self, finished: bool) -> None:
+        self._each(methodcaller("close", finished))
+
+    def _each(self, tell: Callable[[Tracker], None]) -> None:
+        for tracker in list(self.trackers):
+            try:
+                tell(tracker)
+            except (Lost, OSError) as error:
+                self.trackers.remove(tracker)
+                name = tracker.__module__.rsplit(".", 1)[-1]
+                self.warn(
+                    f"{str(error).rstrip('.')}; the run goes on without it, and `metasp resume "
+                    f"{tracker.run.path} --track {name}` tells it the rest."
+                )
+
+
+def on_stderr(words: str) -> None:
+    print(f"warning: {words}", file=sys.stderr)
 
 
 def tracked(
-    events: Iterator[Event], run: RunDir, kinds: Sequence[type[Tracker]]
+    events: Iterator[Event],
+    run: RunDir,
+    kinds: Sequence[type[Tracker]],
+    warn: Callable[[str], None] = on_stderr,
 ) -> Iterator[Event]:
     """The same events, each told to a tracker of each kind. What the run's log held before
-    is told first, so that a resumed run goes on in the same track without a gap."""
+    is told first, so that a resumed run goes on in the same track without a gap. A tool that
+    vanishes on the way costs one warning and no work: the run goes on without it."""
     track: Track | None = None
     try:
         for event in events:
             if track is None:  # the log is open now, and cut to where the run goes on
                 earlier = run.events()[:-1]
-                track = Track([kind(run, bool(earlier)) for kind in kinds])
+                track = Track([kind(run, bool(earlier)) for kind in kinds], warn)
                 replay(track, earlier, run)
             columns = event.influence if isinstance(event, TaskFinished) else {}
             track.tell(as_record(event), columns)
             yield event
     finally:
-        result = run.result() if track is not None else None
-        if track is not None and result is not None:
-            track.finish(result)
-        for tracker in track.trackers if track is not None else ():
-            tracker.close(finished=result is not None)
+        if track is not None:
+            end(track, run)
+
+
+def retold(run: RunDir, kinds: Sequence[type[Tracker]]) -> None:
+    """Tell a stored run to trackers from beginning to end, as far as they have not got it."""
+    track = Track([kind(run, True) for kind in kinds], on_stderr)
+    replay(track, run.events(), run)
+    end(track, run)
+
+
+def end(track: Track, run: RunDir) -> None:
+    result = run.result()
+    if result is not None:
+        track.finish(run, result)
+    track.close(finished=result is not None)
 
 
 def replay(track: Track, records: Sequence[Mapping[str, Any]], run: RunDir) -> None:

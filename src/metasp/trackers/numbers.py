@@ -1,4 +1,4 @@
-"""What a tracker shows of a run, as plain numbers by name; and the one picture."""
+"""What a tracker shows of a run, as plain numbers by name; and the accuracies as a picture."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

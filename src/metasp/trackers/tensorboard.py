@@ -12,6 +12,10 @@ from metasp.store import RunDir
 
 @final
 class Tracker(trackers.Tracker):
+    @classmethod
+    def check(cls, run: RunDir) -> None:
+        """Nothing to reach: its files are the run's own."""
+
     def __init__(self, run: RunDir, resumed: bool) -> None:
         super().__init__(run, resumed)
         # The run is told from the beginning: what an earlier process wrote is replaced, some of

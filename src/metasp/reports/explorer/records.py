@@ -11,7 +11,7 @@ from metasp.metrics import scores
 from metasp.reports.explorer.history import ids_in, memory_history
 from metasp.reports.explorer.points import NEEDED, Points, helped, histograms, side_counts
 from metasp.spec import RunSpec
-from metasp.store import RunDir
+from metasp.store import RunDir, open_run
 
 Array = np.ndarray[Any, Any]
 
@@ -33,8 +33,7 @@ class Record:
 
 def read_run(run: RunDir) -> Record:
     """All the explorer needs of a run, or one sentence about what is amiss."""
-    if not (run.path / "spec.toml").is_file():
-        raise UserError(f"{run.path} is not a run: it has no spec.toml; see `metasp list runs`.")
+    open_run(run.path)
     spec, result, events = run.spec(), run.result(), run.events()
     influence, tables = run.influence(), run.memory_tables()
     points = Points.of(EMPTY if influence is None else influence, run.path / "influence.parquet")

@@ -1,0 +1,123 @@
+"""Mistakes and mishaps that must end in one sentence, never in a traceback."""
+
+import json
+import shutil
+
+import pytest
+
+from metasp.cli import main
+from metasp.store import RunDir
+from tests.helpers import finish
+
+SHORT = ["--epochs", "1", "--limit-per-class", "4", "--threads", "1", "--memory", "20"]
+SMALL = ["--backbone", "resnet18", "--width", "2"]
+REFUSED = [
+    (["--method", "er", *SMALL, "--batch-size", "1"], "batch normalisation cannot learn from one"),
+    (["--method", "metasp", *SMALL, "--limit-per-class", "1", "--tasks", "10"], "a task of 2"),
+    (["--method", "er", "--backbone", "resnet18", "--width", "1000000"], "give a smaller --width"),
+    (["--method", "er", "--memory", "100000000000000"], "give --memory 40 or less"),
+    (["--method", "finetune", "--memory", "100000000000000"], "give --memory 40 or less"),
+    (["--method", "er", "--threads", "100000"], "threads must be between 1 and 1024"),
+    (["--method", "er", "--memory", "0"], "give --memory 10 or more"),
+    (["--method", "er", "--lr", "1e30"], "try a smaller --lr"),
+    (["--method", "metasp", "--lr", "1e30"], "lower the learning rate"),
+    (["--method", "er", "--label-noise", "1", "--tasks", "10"], "no other label to give"),
+    (["--method", "er", "--class-order", "1,2"], "each of the numbers 0 to 9 once"),
+]
+WORK = [
+    ["--method", "er", *SMALL, "--memory-batch", "1"],
+    ["--method", "metasp-rehsel", *SMALL, "--memory-batch", "1"],
+    ["--method", "er", "--batch-size", "1", "--memory-batch", "1"],
+    ["--method", "er", "--tasks", "10", "--width", "1"],
+    ["--method", "er", "--label-noise", "1"],
+    ["--method", "finetune", "--memory", "0"],
+]
+
+
+def told(capsys, *arguments: object) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stop:
+        main([str(part) for part in arguments])
+    return int(stop.value.code or 0), capsys.readouterr().err.strip()
+
+
+@pytest.mark.parametrize(("flags", "words"), REFUSED, ids=[" ".join(f) for f, _ in REFUSED])
+def test_settings_that_cannot_work(flags, words, capsys, tmp_path):
+    code, text = told(capsys, "run", *SHORT, "--runs", tmp_path, *flags)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert words in text
+
+
+@pytest.mark.parametrize("flags", WORK, ids=" ".join)
+def test_settings_at_the_limits_that_do(flags, capsys, tmp_path):
+    assert told(capsys, "run", *SHORT, "--runs", tmp_path, *flags, "--json") == (0, "")
+
+
+def test_an_id_too_large_to_be_one_leaves_the_run_alone(tiny, capsys):
+    run = finish(tiny()).path
+    before = sorted(path.name for path in run.iterdir())
+    code, text = told(capsys, "memory", "forget", run, 10**23)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "no example has another" in text
+    assert sorted(path.name for path in run.iterdir()) == before
+    assert told(capsys, "memory", "forget", run, 3)[0] == 0
+
+
+RESULTS = ["{}", '{"class_il": 3}', '{"class_il": {"A_inf": null}, "task_il": {}}']
+
+
+@pytest.mark.parametrize("content", RESULTS)
+def test_a_garbled_result_is_said_and_listed_as_damaged(content, tiny, capsys):
+    run = finish(tiny()).path
+    (run / "result.json").write_text(content)
+    code, text = told(capsys, "resume", run)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "lacks or garbles class_il" in text
+    with pytest.raises(SystemExit) as stop:
+        main(["list", "runs", "--runs", str(run.parent), "--json"])
+    assert stop.value.code == 0
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert row["state"] == "damaged"
+
+
+@pytest.mark.parametrize("content", ["3\n", "{}\n", "[]\n", "nonsense\n"])
+def test_a_garbled_log_is_one_sentence(content, tiny, capsys):
+    run = finish(tiny()).path
+    (run / "events.jsonl").write_text(content)
+    code, text = told(capsys, "explore", run)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "events.jsonl is damaged" in text
+
+
+def test_what_cannot_be_erased_is_said(tiny, capsys):
+    run = finish(tiny())
+    (run.path / "memory" / "task-000.parquet").write_bytes(b"not a table")
+    code, text = told(capsys, "memory", "forget", run.path, 3)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "task-000.parquet is damaged" in text
+    (run.path / "memory" / "task-000.parquet").unlink()
+    assert told(capsys, "memory", "forget", run.path, 3)[0] == 0
+    assert RunDir(run.path).forgotten() == [3]
+    (run.path / "result.json").write_text("[]")
+    code, text = told(capsys, "memory", "forget", run.path, 4)
+    assert (code, len(text.splitlines())) == (2, 1)
+
+
+def test_folders_that_are_none(tiny, capsys, tmp_path):
+    """A name too long for the system, and a file or folder where the other should be."""
+    long = tmp_path / ("x" * 300)
+    run = finish(tiny()).path
+    for arguments in (["resume", long], ["report", long], ["figures", run, "--out", long],
+                      ["run", *SHORT, "--runs", long], ["memory", "list", long]):  # fmt: skip
+        code, text = told(capsys, *arguments)
+        assert (code, len(text.splitlines())) == (2, 1), arguments
+        assert "File name too long" in text, arguments
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoint")
+    (run / "checkpoint").write_text("in the way")
+    code, text = told(capsys, "resume", run)
+    assert (code, len(text.splitlines())) == (2, 1)
+    (run / "events.jsonl").unlink()
+    (run / "events.jsonl").mkdir()
+    code, text = told(capsys, "explore", run)
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "events.jsonl: Is a directory" in text
