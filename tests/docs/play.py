@@ -18,13 +18,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import sklearn.cluster  # noqa: F401
+import sklearn.cluster
 import sklearn.datasets  # noqa: F401
 import torch
 
 import metasp.cli
 import metasp.cli.run
-import metasp.experiment  # noqa: F401
+import metasp.experiment
 from tests.docs.pages import Block, Page
 from tests.helpers import ROOT
 
@@ -76,7 +76,7 @@ def play(page: Page) -> None:
 
 
 def apply(block: Block) -> None:
-    """Insert the lines marked + after the line above them, in the file that the first line names."""
+    """Insert each line marked + after the one above it, in the file that the first line names."""
     first, *lines = block.text.splitlines()
     file = Path(first.removeprefix("+++ "))
     text, above = file.read_text(encoding="utf-8"), ""
