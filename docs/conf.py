@@ -14,4 +14,3 @@ html_theme = "furo"
 html_title = "metasp"
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-suppress_warnings = ["myst.xref_missing"]

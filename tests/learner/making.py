@@ -6,10 +6,13 @@ from torch import Tensor, nn
 
 from metasp.learner import ContinualLearner
 from metasp.learner.stored import to_file
+from metasp.methods import METHODS
 
 _DIGITS = load_digits()
 X = torch.tensor(_DIGITS.data / 16, dtype=torch.float32)
 Y = torch.tensor(_DIGITS.target)
+SHORT = {"gdumb": {"memory_epochs": 2}, "hal": {"anchor_steps": 2}}
+KNOWN = [name for name in METHODS if name != "joint"]
 
 
 def pair(number: int, count: int = 120) -> tuple[Tensor, Tensor]:
@@ -43,3 +46,9 @@ def regression(shift: float, count: int = 96) -> tuple[Tensor, Tensor]:
 
 def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().mean(1)
+
+
+def quick(model=None, method="metasp-rehsel", **changes) -> ContinualLearner:
+    """A learner that takes a second."""
+    settings = {"memory": 20, "epochs": 2, "settings": SHORT.get(method, {}), **changes}
+    return ContinualLearner(net() if model is None else model, method, **settings)

@@ -8,8 +8,7 @@ import torch
 from metasp.errors import UserError
 from metasp.learner import ContinualLearner
 from metasp.methods import METHODS
-from tests.learner.making import X, everything, net, pair
-from tests.learner.test_learner import SHORT, quick
+from tests.learner.making import SHORT, X, everything, net, pair, quick
 
 MARK = torch.linspace(0.123456, 0.654321, 64)  # an input to look for in files
 STORING = [name for name in METHODS if name not in ("joint", "finetune")]

@@ -3,8 +3,7 @@
 import pytest
 
 from metasp.errors import UserError
-from metasp.methods import METHODS
-from metasp.sweeps.grid import FIELDS, expand, parse, presets, read_sweep
+from metasp.sweeps.grid import expand, parse, presets, read_sweep
 from metasp.sweeps.jobs import jobs_of
 
 PAPER = [
@@ -89,13 +88,7 @@ def test_a_missing_file_says_so(tmp_path):
 @pytest.mark.parametrize("name", [f"{name}{size}" for name in PAPER for size in ("", "-small")])
 def test_every_preset_of_the_paper_is_there_and_sound(name):
     assert name in presets()
-    sweep = read_sweep(name)
-    named = {v["method"] for axis in sweep.axes.values() for v in axis if "method" in v}
-    missing = (named | {sweep.base.get("method", "er")}) - set(METHODS)
-    missing |= set(sweep.base) & {"observe"} - FIELDS
-    if missing:
-        pytest.skip(f"{name} needs what is not in this version: {sorted(missing)}")
-    assert len(expand(sweep)) > 1
+    assert len(expand(read_sweep(name))) > 1
 
 
 def test_listing_many_runs_loads_each_data_set_once(monkeypatch, tmp_path):

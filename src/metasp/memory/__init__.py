@@ -52,6 +52,7 @@ NEED_INFLUENCE = ("rehsel", "rehsel-features", "rehsel-without-cluster", "rehsel
 
 
 def selection(name: str) -> Selection:
+    """What a memory keeps, by its name in SELECTIONS."""
     if name not in SELECTIONS:
         raise unknown("selection", name, SELECTIONS)
     return SELECTIONS[name]

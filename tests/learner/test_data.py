@@ -1,0 +1,125 @@
+"""What a learner takes for a data set, and what it says of the rest."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from metasp.errors import UserError
+from metasp.learner.data import ids_of, read
+from tests.learner.making import (
+    X,
+    Y,
+    everything,
+    pair,
+    quick,
+)
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        return X[index].numpy(), int(Y[index])
+
+
+class Flow(IterableDataset):
+    def __iter__(self):
+        return iter([(X[i], Y[i]) for i in range(30)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X[:30], Y[:30]),
+        (X[:30].double().numpy(), Y[:30].int().numpy()),
+        [X[:30].numpy(), Y[:30].numpy()],
+        TensorDataset(X[:30], Y[:30]),
+        Rows(),
+        Flow(),
+        DataLoader(Rows(), batch_size=7),
+        DataLoader(Flow(), batch_size=7),
+        [(X[i], Y[i]) for i in range(30)],
+    ],
+)
+def test_whatever_holds_examples(data):
+    found = read(data, torch.float32)
+    assert torch.equal(found.inputs, X[:30])
+    assert torch.equal(found.labels, Y[:30])
+    assert found.labels.dtype == torch.long
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (TensorDataset(X[:3]), "does not hold pairs"),
+        (3, "does not hold pairs"),
+        ((X[:3], Y[:4]), "one label per input"),
+        ((X[:0], Y[:0]), "empty"),
+        ([(X[0], Y[0]), (X[1][:5], Y[1])], "different shapes"),
+        ((X[:2], np.array(["cat", "dog"])), "numbering the classes"),
+        ((X[:2] * float("nan"), Y[:2]), "input of example 0 of the dataset is not finite"),
+    ],
+)
+def test_what_does_not(data, words):
+    with pytest.raises(UserError, match=words):
+        read(data, torch.float32)
+
+
+def test_a_shuffling_loader_is_repeatable():
+    ids = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        learner = quick(method="er")
+        loader = DataLoader(TensorDataset(*pair(0)), batch_size=9, shuffle=True)
+        learner.learn(loader, progress=False)
+        ids.append(everything(learner))
+    assert ids[0] == ids[1]
+
+
+def test_bytes_and_whole_numbers_as_inputs():
+    bytes_ = (X * 255).to(torch.uint8)
+    seen = []
+
+    class Spy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 10)
+
+        def forward(self, inputs):
+            seen.append(inputs)
+            return self.layer(inputs)
+
+    quick(Spy(), "er").learn((bytes_[:40], Y[:40]), progress=False)
+    assert {batch.dtype for batch in seen} == {torch.float32}
+    assert max(float(batch.max()) for batch in seen) == 1.0
+    words = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(40, 10))
+    tokens = torch.randint(0, 50, (40, 5), generator=torch.Generator().manual_seed(0))
+    for method in ("er", "metasp-rehsel"):
+        learner = quick(words, method)
+        for _ in range(2):
+            learner.learn((tokens, Y[:40]), progress=False)
+        assert learner.memory[0][0].dtype == torch.long
+
+
+def test_ids():
+    assert ids_of(None, 3, 5).tolist() == [5, 6, 7]
+    assert ids_of(np.array([4, 2, 9]), 3, 0).tolist() == [4, 2, 9]
+    for bad, words in (([1, 1, 2], "id 1 is given to two"), ([1.5, 2, 3], "whole numbers"),
+                       ([-1, 2, 3], "from 0 on"), ([1, 2], "3 whole numbers")):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            ids_of(bad, 3, 0)
+    learner = quick(method="er")
+    learner.learn(pair(0, 40), ids=range(100, 140), progress=False)
+    learner.learn(pair(1, 40), progress=False)
+    assert set(learner.memory.ids.tolist()) <= {*range(100, 180)}
+
+
+def test_data_of_another_kind_is_refused():
+    learner = quick(method="er").learn(pair(0), progress=False)
+    with pytest.raises(UserError, match=r"float32 of shape \(5,\) and were float32 of shape \(64,"):
+        learner.learn((X[:9, :5], Y[:9]), progress=False)
+    with pytest.raises(UserError, match="a learner keeps to one kind"):
+        learner.learn((X[:9], Y[:9].float()), progress=False)
