@@ -1,30 +1,29 @@
 """Play pages as a reader would: `python play.py` takes lines `PAGE FOLDER` and answers each with
 the exit code.
 
-Everything heavy is imported once and each page, and each command of a page, is a fork of this
-process: a process of its own that need not load PyTorch anew.
+Everything heavy is loaded once and each page, and each command of a page, is a fork of this one: a
+process of its own that need not load PyTorch anew.
 """
 
 import contextlib
 import glob
 import http.client
+import importlib
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import sklearn.cluster
-import sklearn.datasets  # noqa: F401
 import torch
 
-import metasp.cli
-import metasp.cli.run
-import metasp.experiment
+import metasp
+from metasp.cli import COMMANDS, main
 from tests.docs.pages import Block, Page
 from tests.helpers import ROOT
 
@@ -116,7 +115,7 @@ def metasp_main(words: list[str]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source.parent)}
         command = [sys.executable, "-m", "metasp", *words]
         sys.exit(subprocess.run(command, env=environment).returncode)
-    metasp.cli.main(words)
+    main(words)
 
 
 def serve(words: list[str]) -> None:
@@ -143,8 +142,18 @@ def play_in(page: Page, folder: Path) -> None:
     play(page)
 
 
+def load() -> None:
+    """Import whatever a run and the commands import when they need it."""
+    for name in COMMANDS:
+        importlib.import_module(f"metasp.cli.{name.replace('-', '_')}")
+    with tempfile.TemporaryDirectory() as runs:
+        metasp.run(method="metasp-rehsel", epochs=1, limit_per_class=5, threads=1, runs=runs)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    load()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
     for line in sys.stdin:
         name, folder = line.rstrip("\n").split("\t")
         code = ended(forked(lambda: play_in(Page(ROOT / name), Path(folder))))  # noqa: B023

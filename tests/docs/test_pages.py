@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -48,9 +49,10 @@ def player():
     with subprocess.Popen(
         [sys.executable, "-m", "tests.docs.play"],
         cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,
     ) as process:  # fmt: skip
         yield process
-        process.stdin.close()
+        os.killpg(process.pid, signal.SIGKILL)  # it, and a page that hangs
 
 
 @pytest.mark.slow
