@@ -31,19 +31,32 @@ DRAWING = False  # figures are written with the page, not when a test asks what 
 
 # What the discussion calls the configurations: what must hold of a spec, most special first.
 SCHEDULED_NAME, OWN = "ER + schedule", ", own rate"  # where it is also run at MetaSP's rate
+WEAK, STRONG = {"strength": 1.0}, {"strength": 10.0}
+METASP = {"method": "metasp", "shuffle_influence": False}
+SHUFFLED = {"method": "metasp", "shuffle_influence": True}
 NAMES: dict[str, dict[str, Any]] = {
     "ER": {"method": "er", "selection": "reservoir"},
     SCHEDULED_NAME: {"method": "er", "selection": "task-balanced"},
     "MIR": {"method": "mir"},
     "GMED": {"method": "gmed"},
-    "MetaSP": {"method": "metasp", "selection": "task-balanced", "shuffle_influence": False},
-    "shuffled": {"method": "metasp", "shuffle_influence": True},
+    "MetaSP": METASP | WEAK,
+    "shuffled": SHUFFLED | WEAK,
+    "strong": METASP | STRONG,
+    "strong shuffled": SHUFFLED | STRONG,
     "only S": {"method": "metasp-only-s"},
     "only P": {"method": "metasp-only-p"},
-    "RehSel": {"method": "metasp-rehsel", "selection": "rehsel", "shuffle_influence": False},
-    "RehSel without cluster": {"selection": "rehsel-without-cluster"},
-    "RehSel without influence": {"selection": "rehsel-without-influence"},
+    "RehSel": {"method": "metasp-rehsel", "selection": "rehsel"},
+    "clusters alone": {"selection": "rehsel-without-influence"},
+    "influence alone": {"selection": "rehsel-without-cluster"},
+    "filter": {"selection": "rehsel-filter"} | WEAK,
+    "strong filter": {"selection": "rehsel-filter"} | STRONG,
 }
+
+
+def fits(spec: Mapping[str, Any], must: Mapping[str, Any]) -> bool:
+    """Whether a spec is what a name means; the first specs had no strength, and meant 1."""
+    values = {**WEAK, **flat(spec)}
+    return all(values.get(key) == value for key, value in must.items())
 
 
 def collect(runs: Path, name: str) -> None:
@@ -70,7 +83,7 @@ def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:
     """The row that a name of the discussion means."""
     own = name.endswith(OWN)
     must = NAMES[name.removesuffix(OWN)]
-    found = [r for r in rows if all(flat(r.spec).get(k) == v for k, v in must.items())]
+    found = [row for row in rows if fits(row.spec, must)]
     if name.startswith(SCHEDULED_NAME) and (own or len(found) > 1):
         rate = next(r.spec["lr"] for r in rows if r.method == "metasp")
         found = [row for row in found if (row.spec["lr"] != rate) == own]
@@ -90,27 +103,41 @@ def scores(name: str, against: str = "metasp") -> str:
 
 
 def compare(name: str, *pairs: str) -> str:
-    """`A/B` each: the mean difference of A_∞ and A_1 over paired seeds, with its p-value; the
-    p-values of one column are also Holm-corrected."""
+    """`A/B` each: A minus B over paired seeds."""
     lines = []
     for each in groups_of(name):
-        columns = [("class_il", "A_inf"), ("class_il", "A_1"), ("task_il", "A_inf")]
-        found: list[tuple[str, list[Any]]] = []
+        found = []
         for pair in pairs:
-            rows = [pick(each.rows, part) for part in pair.split("/")]
-            if None not in rows:
-                a, b = rows
-                tests = [paired(a.scores(*c), b.scores(*c)) for c in columns]  # type: ignore[union-attr]
-                found.append((pair.replace("/", " − "), tests))
-        if not found:
-            continue
-        lines += ["", f"*{md(each.title)}*", "", pipes(["difference", "pairs", "class-IL A_∞",
-                  "class-IL A_1", "task-IL A_∞"]), pipes(["---", *["---:"] * 4])]  # fmt: skip
-        corrected = [holm([tests[i].p or 1.0 for _, tests in found]) for i in range(len(columns))]
-        for place, (words, tests) in enumerate(found):
-            cells = [difference(t, corrected[i][place]) for i, t in enumerate(tests)]
-            lines.append(pipes([words, str(len(tests[0].seeds)), *cells]))
+            a, b = (pick(each.rows, part) for part in pair.split("/"))
+            if a is not None and b is not None:
+                found.append((pair.replace("/", " − "), a, b))
+        lines += differences(each.title, found)
     return "\n".join(lines)
+
+
+def against(name: str, base: str) -> str:
+    """Every row minus one."""
+    lines = []
+    for each in groups_of(name):
+        row = pick(each.rows, base)
+        if row is not None:
+            found = [(f"{md(r.label)} − {base}", r, row) for r in each.rows if r is not row]
+            lines += differences(each.title, found)
+    return "\n".join(lines)
+
+
+def differences(title: str, found: list[tuple[str, Configuration, Configuration]]) -> list[str]:
+    """The mean difference over paired seeds with its p-value, alone and Holm-corrected over the
+    column."""
+    columns = [("class_il", "A_inf"), ("class_il", "A_1"), ("task_il", "A_inf")]
+    tests = [[paired(a.scores(*c), b.scores(*c)) for c in columns] for _, a, b in found]
+    corrected = [holm([row[i].p or 1.0 for row in tests]) for i in range(len(columns))]
+    head = ["difference", "pairs", "class-IL A_∞", "class-IL A_1", "task-IL A_∞"]
+    lines = ["", f"*{md(title)}*", "", pipes(head), pipes(["---", *["---:"] * 4])]
+    for place, ((words, _, _), row) in enumerate(zip(found, tests)):
+        cells = [difference(test, corrected[i][place]) for i, test in enumerate(row)]
+        lines.append(pipes([words, str(len(row[0].seeds)), *cells]))
+    return lines
 
 
 def difference(test: Any, corrected: float) -> str:
@@ -144,8 +171,7 @@ def rates(name: str) -> str:
     """The learning rates tried, by the mean of A_∞ in both settings; the chosen one is bold."""
     tried: dict[str, dict[float, float]] = {}
     for record in gather([RESULTS / name]).records:
-        rows = [n for n, must in NAMES.items()
-                if all(flat(record.spec).get(k) == v for k, v in must.items())]  # fmt: skip
+        rows = [name for name, must in NAMES.items() if fits(record.spec, must)]
         label = rows[0] if rows else str(record.spec["method"])
         both = sum(record.score(s, "A_inf") or 0.0 for s in ("class_il", "task_il")) / 2
         column = tried.setdefault(label, {})
@@ -191,6 +217,7 @@ def figure(name: str, kind: str) -> str:
 KINDS: Mapping[str, Callable[..., str]] = {
     "scores": scores,
     "compare": compare,
+    "against": against,
     "found": found_labels,
     "rates": rates,
     "duration": duration,
