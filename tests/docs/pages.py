@@ -5,11 +5,12 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import click
 
-from metasp.cli import app
+from metasp.cli import COMMANDS, app
 from metasp.methods import METHODS
 from metasp.sweeps.grid import presets
 from tests.helpers import ROOT
@@ -139,6 +140,21 @@ def check_names(command: click.Command, values: dict[str, object]) -> None:
         raise click.UsageError(f"there is no sweep {sweep}")
 
 
+@cache
+def every_flag() -> set[str]:
+    """All flags of all commands."""
+    root = click.Context(app)
+    commands = [app.get_command(root, name) for name in COMMANDS]
+    commands += [c for group in commands for c in getattr(group, "commands", {}).values()]
+    return {
+        flag
+        for command in commands
+        for parameter in command.params
+        for flag in [*parameter.opts, *parameter.secondary_opts, "--help"]
+    }
+
+
+@cache
 def shown_files() -> set[str]:
     """Files that some page lets the reader write."""
     return {block.title for page in pages() for block in page.blocks if block.title}

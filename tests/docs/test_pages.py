@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,15 @@ import sys
 import click
 import pytest
 
-from tests.docs.pages import Page, check_console, pages, parse, simple_commands, words_of
+from tests.docs.pages import (
+    Page,
+    check_console,
+    every_flag,
+    pages,
+    parse,
+    simple_commands,
+    words_of,
+)
 from tests.helpers import ROOT
 
 # Pages whose commands take hours: they are read by the command line's parser and not run.
@@ -103,6 +112,8 @@ def test_every_command_in_running_text_exists(page):
         for words in simple_commands(text) if text.startswith("metasp ") else ():
             assert words[0] == "metasp"
             parse(words, complete=False)
+        if text.startswith("--"):
+            assert set(re.findall(r"--[a-z-]+", text)) <= every_flag(), text
 
 
 @pytest.mark.parametrize("page", EVERY, ids=named)
