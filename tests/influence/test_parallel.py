@@ -6,12 +6,14 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from metasp.errors import UserError
-from metasp.influence import Ranks
+from metasp.influence import Ranks, sp_influence
 from metasp.influence.parallel import packed, unpacked
 from tests.helpers import ROOT
-from tests.influence.parallel_worker import STEPS, train
+from tests.influence.parallel_worker import STEPS, data, loss, make_net, train
 
 
 def torchrun(count: int, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess:
@@ -60,3 +62,22 @@ def test_what_is_packed_comes_back():
 def test_without_a_process_group_one_sentence():
     with pytest.raises(UserError, match="start with torchrun"):
         Ranks()
+
+
+def test_synchronised_batch_norm_is_refused_and_the_others_are_not(tmp_path):
+    """A group of one rank, in which every layer could run on a CPU."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        pairs = [data(count, seed) for seed, count in enumerate((8, 4, 4))]
+        for norm in (nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.SyncBatchNorm(4)):
+            model = make_net()
+            model[1] = norm.double()
+            if isinstance(norm, nn.SyncBatchNorm):
+                with pytest.raises(UserError, match=r"^1 is a SyncBatchNorm.*use GroupNorm"):
+                    sp_influence(model, loss, *pairs, lr=0.1, ranks=Ranks())
+                continue
+            shared = sp_influence(model, loss, *pairs, lr=0.1, ranks=Ranks())
+            alone = sp_influence(model, loss, *pairs, lr=0.1)
+            torch.testing.assert_close(shared.fused, alone.fused)
+    finally:
+        dist.destroy_process_group()

@@ -12,7 +12,7 @@ from metasp.errors import UserError
 from metasp.influence.checks import check_finite, check_losses, check_pair
 from metasp.influence.fuse import fuse
 from metasp.influence.origin import Origin, kept_random_state
-from metasp.influence.parallel import Alone, Part, Sharing
+from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
     Problem,
     double_backward,
@@ -109,6 +109,8 @@ def sp_influence(
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
         raise TypeError(f"sp_influence() got an unexpected keyword argument {min(unknown)!r}")
+    if options.get("ranks") is not None:
+        refuse_synchronised(model)
     goals = {"old goal": old, "new goal": new}
     found = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
     (stability, plasticity), own = (options.get("ranks") or Alone()).gather(found.values)

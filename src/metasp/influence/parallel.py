@@ -2,6 +2,12 @@
 
 Each rank holds a shard of the batch and of the two goals. Means over the whole are sums over the
 ranks, so one process and many give the same numbers up to rounding, and every rank the same bits.
+
+The network itself must treat examples one by one, or each rank's among themselves. GroupNorm and
+LayerNorm do. BatchNorm in training mode takes the statistics of each rank's shard, as under
+DistributedDataParallel: sound, but not the numbers of one process with the whole batch.
+SyncBatchNorm is refused: it talks to the other ranks inside every pass, its derivative cannot be
+differentiated again, and it needs a GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence.pseudo import Named
@@ -39,6 +45,17 @@ class Alone:
 
     def gather(self, values: Tensor) -> tuple[Tensor, slice]:
         return values, slice(None)
+
+
+def refuse_synchronised(model: nn.Module) -> None:
+    """Raise if a layer couples the ranks inside the forward pass."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise UserError(
+                f"{name or 'the model'} is a SyncBatchNorm, through which an influence over ranks "
+                "cannot be differentiated: use GroupNorm, or BatchNorm with each rank's own "
+                "statistics."
+            )
 
 
 class Ranks:
