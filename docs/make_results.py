@@ -1,10 +1,10 @@
 """Results: copies what small files of finished runs say into results/, and turns results/ and
-docs/results.in.md into docs/results.md.
+docs/results.template into docs/results.md.
 
     python docs/make_results.py collect RUNS NAME   runs of a sweep -> results/NAME
     python docs/make_results.py                     results/ -> docs/results.md
 
-A line `{{kind name …}}` of results.in.md becomes a table: see KINDS."""
+A line `{{kind name …}}` of the template becomes a table: see KINDS."""
 
 import json
 import shlex
@@ -25,7 +25,7 @@ from metasp.reports.statistics import holm, paired
 from metasp.reports.suspects import WAYS, quality, score_examples
 
 ROOT = Path(__file__).parent.parent
-RESULTS, TEMPLATE, PAGE = ROOT / "results", ROOT / "docs/results.in.md", ROOT / "docs/results.md"
+RESULTS, TEMPLATE, PAGE = ROOT / "results", ROOT / "docs/results.template", ROOT / "docs/results.md"
 IMAGES = ROOT / "docs/images/results"
 DRAWING = False  # figures are written with the page, not when a test asks what it would be
 
