@@ -40,6 +40,7 @@ def test_equals_a_run_of_the_same_stream(tmp_path, method):
     model = build(
         done.backbone, source.shape, source.classes, done.width, Streams(done.seed)["model"]
     )
+    model.to(memory_format=torch.channels_last)  # as a run lays out this network
     learner = ContinualLearner(
         model, method, memory=50, epochs=2, lr=done.lr, selection=done.selection,
         transform=experiment.benchmark.transform, settings=SHORT.get(method, {}),
