@@ -18,7 +18,7 @@ from metasp.trackers import tracked, tracker_kind
 from tests.helpers import ROOT, assert_same_run, finish
 from tests.track.test_track import expected, in_mlflow, in_tensorboard
 
-FLAGS = ["--method", "metasp", "--epochs", "6", "--limit-per-class", "40", "--memory", "30",
+FLAGS = ["--method", "metasp", "--epochs", "3", "--limit-per-class", "40", "--memory", "30",
          "--threads", "1", "--checkpoint-seconds", "0.2"]  # fmt: skip
 BOTH = ["--track", "mlflow", "--track", "tensorboard"]
 
@@ -29,7 +29,7 @@ def killed_when(arguments: list[str], ripe) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "metasp", *arguments], env=environment, stdout=subprocess.DEVNULL
     ) as run:
-        until = time.monotonic() + 200
+        until = time.monotonic() + 300
         while run.poll() is None and not ripe() and time.monotonic() < until:
             time.sleep(0.005)
         run.send_signal(signal.SIGKILL)
@@ -87,6 +87,7 @@ def test_a_server_that_is_not_there_is_found_before_training(tmp_path, capsys, m
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_by_default_a_server_is_not_waited_for_long():
     """MLflow itself would try eight times, for some four minutes."""
     code = (
