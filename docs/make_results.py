@@ -193,12 +193,13 @@ def duration(*names: str) -> str:
     """What the runs took, and how many there are."""
     records = [r for name in names for r in gather([RESULTS / name]).records]
     hours = sum(float(r.result["seconds"]["total"]) for r in records) / 3600
-    return f"{len(records)} runs, {hours:.1f} hours of one core"
+    return f"In all {len(records)} runs, {hours:.1f} hours of one core."
 
 
 def text(path: str) -> str:
-    """A file that a command printed."""
-    return f"```text\n{(ROOT / path).read_text(encoding='utf-8').strip()}\n```"
+    """What a command printed, without its first line, which names the command."""
+    _, *lines = (ROOT / path).read_text(encoding="utf-8").strip().splitlines()
+    return "\n".join(["```text", *lines, "```"])
 
 
 def figure(name: str, kind: str) -> str:

@@ -103,7 +103,7 @@ def parse(words: list[str], complete: bool) -> None:
     click.UsageError. What is not `complete` may leave out arguments and use placeholders
     (RUN, N, …) for values."""
     command: click.Command = app
-    context, rest = click.Context(app, info_name="metasp"), words[1:]
+    context, rest = click.Context(app, info_name="metasp", **app.context_settings), words[1:]
     try:
         while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
             name = rest[0]
@@ -115,7 +115,7 @@ def parse(words: list[str], complete: bool) -> None:
         if isinstance(command, click.Group):
             command.make_parser(context).parse_args(list(rest))
             return
-        values = command.make_context(context.info_name, list(rest)).params
+        values = command.make_context(context.info_name, list(rest), parent=context.parent).params
     except click.exceptions.Exit:  # --help
         return
     except click.BadParameter as error:
