@@ -1,14 +1,11 @@
 """Retraining without an example, against a plain loop, and the report that uses it."""
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from metasp.errors import UserError
 from metasp.influence.truth import Descent, agreements, leave_one_out, render, truth_report
-from tests.helpers import metasp
 from tests.influence.test_core import LOSS, problem
 
 
@@ -52,16 +49,6 @@ def test_report():
     assert by_name["MetaSP from the start"].rank_correlation > 0.97
     assert {"MetaSP", "exact Hessian", "Larsen", "Luketina", "Neumann"} <= set(by_name)
     assert len(render(report)) == 2 + len(report.agreements)
-
-
-@pytest.mark.slow
-def test_the_command_retrains_without_each_digit():
-    done = metasp("influence-check", "--truth", 20, "--json", METASP_DATA="")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["data"].startswith("digits, 20 training")
-    by_name = {row["method"]: row["rank_correlation"] for row in found["methods"]}
-    assert by_name["MetaSP from the start"] == max(by_name.values()) > 0.6
 
 
 def test_agreements():

@@ -1,0 +1,29 @@
+"""The influence check as a command, on the embedded digits."""
+
+import json
+
+import pytest
+
+from tests.helpers import metasp
+
+
+@pytest.mark.slow
+def test_the_command_retrains_without_each_digit():
+    done = metasp("influence-check", "--truth", 20, "--json", METASP_DATA="")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["data"].startswith("digits, 20 training")
+    by_name = {row["method"]: row["rank_correlation"] for row in found["methods"]}
+    assert by_name["MetaSP from the start"] == max(by_name.values()) > 0.6
+
+
+@pytest.mark.slow
+def test_the_command_counts_signs():
+    done = metasp("influence-check", "--seeds", 1, "--json", METASP_DATA="")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    rows = {row["method"]: row for row in found["methods"]}
+    assert {row["examples"] for row in rows.values()} == {1000}
+    counts = found["counts"]["MetaSP"][0]
+    assert sum(counts.values()) == 1000
+    assert set(rows) == {"Larsen", "Luketina", "Neumann", "MetaSP"}
