@@ -27,3 +27,9 @@ def test_the_command_counts_signs():
     counts = found["counts"]["MetaSP"][0]
     assert sum(counts.values()) == 1000
     assert set(rows) == {"Larsen", "Luketina", "Neumann", "MetaSP"}
+
+
+def test_a_figure_of_the_truth_is_refused():
+    done = metasp("influence-check", "--truth", 20, "--figure", "x.png", METASP_DATA="")
+    assert done.returncode == 2
+    assert "--figure" in done.stderr and "Traceback" not in done.stderr

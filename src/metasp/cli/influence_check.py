@@ -67,6 +67,8 @@ def command(
     from metasp.influence.approximation import influence_check, render
 
     if truth is not None:
+        if figure is not None:
+            raise UserError("--figure draws the check by signs: leave it or --truth out.")
         left_out(data, truth, as_json)
         return
     what, (x, y, goal_x, goal_y) = examples(data)
