@@ -69,6 +69,26 @@ def test_killed_twice_and_resumed_it_is_one_track(tmp_path, monkeypatch):
             assert [v for _, v in own] == pytest.approx([v for _, v in points], rel=1e-6), name
 
 
+def test_a_run_taken_up_within_the_same_second_replaces_what_was_told(tmp_path):
+    """Files are read by name, a name holds the second: the file of a killed process, cut within a
+    record, would come after the one that replaces it."""
+    run = RunDir(tmp_path)
+    killed = tracker_kind("tensorboard")(run, False)
+    for step in (1, 2, 3):
+        killed.scalars({"train/loss": 9.0}, step)
+    killed.close(False)
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    *start, second, _ = path.name.split(".", 4)
+    path.rename(path.with_name(".".join([*start, second, "zzz.1.0"])))
+    resumed = tracker_kind("tensorboard")(run, True)
+    for step in range(1, 6):
+        resumed.scalars({"train/loss": 1.0}, step)
+    resumed.close(True)
+    shown = in_tensorboard(run).Scalars("train/loss")
+    assert [(event.step, event.value) for event in shown] == [(n, 1.0) for n in range(1, 6)]
+
+
 def closed_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,6 +1,8 @@
 """TensorBoard: event files in the run's own folder `tensorboard`."""
 
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -20,8 +22,10 @@ class Tracker(trackers.Tracker):
         super().__init__(run, resumed)
         # The run is told from the beginning: what an earlier process wrote is replaced, some of
         # which it may have lost when it was killed.
-        purge = 0 if (run.path / "tensorboard").exists() else None
-        self.writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=purge)  # type: ignore[no-untyped-call]
+        folder = run.path / "tensorboard"
+        purge = 0 if folder.exists() else None
+        wait_for_a_later_name(folder)
+        self.writer = SummaryWriter(str(folder), purge_step=purge)  # type: ignore[no-untyped-call]
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -36,6 +40,13 @@ class Tracker(trackers.Tracker):
 
     def close(self, finished: bool) -> None:
         self.writer.close()  # type: ignore[no-untyped-call]
+
+
+def wait_for_a_later_name(folder: Path) -> None:
+    """TensorBoard reads event files by name, and a name begins with the second it was made in: a
+    file of the same second could come before the one it replaces."""
+    while any(f".{int(time.time())}." in path.name for path in folder.glob("events.*")):
+        time.sleep(0.02)
 
 
 def pixels(figure: Any) -> Any:
