@@ -49,6 +49,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "clusters alone": {"selection": "rehsel-without-influence"},
     "influence alone": {"selection": "rehsel-without-cluster"},
     "filter": {"selection": "rehsel-filter"} | WEAK,
+    "filter by loss": {"selection": "rehsel-filter-by-loss"},
     "strong filter": {"selection": "rehsel-filter"} | STRONG,
 }
 

@@ -16,10 +16,10 @@ def blobs(centres=6, each=20, spread=0.05):
     return points, group
 
 
-def decide(name, memory, points, influence, task=0, labels=None, ids=None):
+def decide(name, memory, points, influence, task=0, labels=None, ids=None, **given):
     ids = torch.arange(len(points)) + 1000 * task if ids is None else ids
     labels = torch.zeros(len(points), dtype=torch.long) if labels is None else labels
-    offer = Offer(labels, ids, task, 5, lambda rows: points[rows], influence)
+    offer = Offer(labels, ids, task, 5, lambda rows: points[rows], influence, **given)
     placement = SELECTIONS[name].decide(memory, offer, Streams(1)["selection"])
     memory.apply(placement, Batch(points, labels, ids), task)
     memory.influence[placement.slots] = influence[placement.chosen].double()
@@ -56,24 +56,28 @@ def test_rehsel_stores_the_best_of_each_cluster():
     assert sorted(placement.chosen.tolist()) == best
 
 
-def test_filter_stores_the_nearest_to_each_centre_among_the_helpful_half():
+@pytest.mark.parametrize("name", ["rehsel-filter", "rehsel-filter-by-loss"])
+def test_filter_stores_the_nearest_to_each_centre_among_the_helpful_half(name):
     points, group = blobs()
     stream = Streams(3)["i"]
-    influence = torch.rand(len(points), generator=stream)
-    influence[group == 5] += 1  # a cluster of harmful ones still gives its most central
+    values = torch.rand(len(points), generator=stream)
+    values[group == 5] += 1  # a cluster of harmful ones still gives its most central
+    other = torch.rand(len(points), generator=stream)  # what this filter must not look at
+    influence, loss = (values, other) if name == "rehsel-filter" else (other, values)
     centres = torch.stack([points[group == g].mean(0) for g in range(6)])
     distance = (points - centres[group]).square().sum(1)
-    helpful = influence <= influence.median()
+    helpful = values <= values.median()
     wanted = []
     for g in range(6):
         inside = (group == g) & helpful if g < 5 else group == g
         wanted.append(int(torch.where(inside, distance, torch.inf).argmin()))
     memory = Memory(6)
-    placement = decide("rehsel-filter", memory, points, influence)
+    placement = decide(name, memory, points, influence, loss=loss)
     assert sorted(placement.chosen.tolist()) == sorted(wanted)
     # Three of the six must go: the harmful cluster's is above the median, so it is among them.
     worst = int(placement.slots[placement.chosen == wanted[5]])
-    decide("rehsel-filter", memory, points, influence, task=1)
+    held = loss[memory.ids]
+    decide(name, memory, points, influence, task=1, loss=loss, held_loss=held)
     assert int(memory.tasks[worst]) == 1
 
 

@@ -1,5 +1,6 @@
 """MetaSP: what makes it MetaSP, against independent answers."""
 
+import statistics
 from dataclasses import replace
 from functools import partial
 
@@ -302,6 +303,21 @@ def test_influence_is_kept_for_every_example_met(tiny):
               for i, y in zip(t.train.ids.tolist(), t.train.labels.tolist())}  # fmt: skip
     assert all(row["label"] == labels[row["id"]] for row in rows)
     assert all(row["count"] > 0 and row["loss"] >= 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("selection", "column"), [("rehsel-filter", "fused"), ("rehsel-filter-by-loss", "loss")]
+)
+def test_a_filter_keeps_the_higher_half_out(tiny, selection, column):
+    """Few clusters of many examples: each has one in the lower half, so nothing above the median
+    of the new task is kept."""
+    run = finish(tiny(method="metasp-rehsel", selection=selection, epochs=2, memory=10))
+    rows = pq.read_table(run.path / "influence.parquet").to_pylist()
+    for task in range(1, 5):
+        own = [row for row in rows if row["task"] == task and row["source"] == "new"]
+        kept = [row[column] for row in own if row["kept"]]
+        assert kept
+        assert max(kept) <= statistics.median_low(row[column] for row in own)
 
 
 def test_every_second_step(tiny):

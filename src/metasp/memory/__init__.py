@@ -6,6 +6,7 @@ from metasp.memory.placement import Placement
 from metasp.memory.rehsel import (
     rehsel,
     rehsel_filter,
+    rehsel_filter_by_loss,
     rehsel_without_cluster,
     rehsel_without_influence,
 )
@@ -45,10 +46,19 @@ SELECTIONS: dict[str, Selection] = {
     "rehsel-filter": Selection(
         rehsel_filter, "task", "nearest to each centre, of the half that influence finds helpful"
     ),
+    "rehsel-filter-by-loss": Selection(
+        rehsel_filter_by_loss, "task", "its control: of the half that has the lower mean loss"
+    ),
 }
 
-
-NEED_INFLUENCE = ("rehsel", "rehsel-features", "rehsel-without-cluster", "rehsel-filter")
+# The ledger holds what they look at, and only a method that measures influence keeps one.
+NEED_INFLUENCE = (
+    "rehsel",
+    "rehsel-features",
+    "rehsel-without-cluster",
+    "rehsel-filter",
+    "rehsel-filter-by-loss",
+)
 
 
 def selection(name: str) -> Selection:

@@ -32,18 +32,35 @@ def rehsel_without_influence(memory: Memory, offer: Offer, generator: torch.Gene
 
 
 def rehsel_filter(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
-    """Influence only keeps the harmful out: store what is nearest to each cluster's centre among
-    the more helpful half, drop at random from the more harmful half first."""
-    chosen = best_of_clusters(memory, offer, generator, None, harmful(offer.influence))
+    """Influence only keeps the harmful half out."""
+    return keep_out(memory, offer, generator, offer.influence, memory.influence)
+
+
+def rehsel_filter_by_loss(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """The control of `rehsel_filter`: the half of higher mean loss, over the same steps, stays
+    out."""
+    return keep_out(memory, offer, generator, offer.loss, offer.held_loss)
+
+
+def keep_out(
+    memory: Memory,
+    offer: Offer,
+    generator: torch.Generator,
+    offered: Tensor | None,
+    held: Tensor | None,
+) -> Placement:
+    """Store what is nearest to each cluster's centre among the lower half of `offered` (n,), drop
+    at random from the higher half of `held` (capacity,) first."""
+    chosen = best_of_clusters(memory, offer, generator, None, higher_half(offered))
     chance = torch.rand(memory.capacity, generator=generator, dtype=torch.float64)
-    return replace_worst(memory, offer, chosen, chance + harmful(memory.influence))
+    return replace_worst(memory, offer, chosen, chance + higher_half(held))
 
 
-def harmful(influence: Tensor | None) -> Tensor | float:
-    """1 for those of influence above the median of those known, 0 for the others."""
-    if influence is None:
+def higher_half(values: Tensor | None) -> Tensor | float:
+    """1 for those above the median of those known, 0 for the others."""
+    if values is None:
         return 0.0
-    return (influence > influence.nanmedian()).double()
+    return (values > values.nanmedian()).double()
 
 
 def best_of_clusters(

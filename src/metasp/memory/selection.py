@@ -17,8 +17,9 @@ class Offer:
     """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
 
     `points` gives the rows to cluster, (m, d) for m row numbers; `influence` (n,) is NaN where
-    unknown. `redundancy` (n,) of the rows and `held_redundancy` (capacity,) of the slots say from 0
-    to 2 how much a gradient resembles others in memory.
+    unknown, and so are the mean `loss` (n,) of the rows and `held_loss` (capacity,) of the slots.
+    `redundancy` (n,) of the rows and `held_redundancy` (capacity,) of the slots say from 0 to 2 how
+    much a gradient resembles others in memory.
     `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
     first task would fill every class's share for good."""
 
@@ -28,6 +29,8 @@ class Offer:
     tasks: int
     points: Callable[[Tensor], Tensor] | None = None
     influence: Tensor | None = None
+    loss: Tensor | None = None
+    held_loss: Tensor | None = None
     redundancy: Tensor | None = None
     held_redundancy: Tensor | None = None
     shared_classes: bool = False

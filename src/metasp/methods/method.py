@@ -128,8 +128,9 @@ def offer_step(learner: Learner, new: Batch, task: Task) -> None:
 
 def offer_task(learner: Learner, task: Task) -> None:
     """Let the run's selection decide about a whole task, and write what it decided."""
-    examples, plan = task.train, learner.plan
-    influence = torch.from_numpy(learner.ledger.means(examples.ids)[:, FUSED])
+    examples, plan, ledger = task.train, learner.plan, learner.ledger
+    means, loss = torch.from_numpy(ledger.means(examples.ids)), ledger.quantities.index("loss")
+    influence = means[:, FUSED]
     offer = Offer(
         examples.labels.cpu(),
         examples.ids,
@@ -137,6 +138,8 @@ def offer_task(learner: Learner, task: Task) -> None:
         plan.tasks,
         points=points(learner, examples),
         influence=influence,
+        loss=means[:, loss],
+        held_loss=torch.from_numpy(ledger.means(learner.memory.ids)[:, loss]),
         shared_classes=plan.shared_classes,
     )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
