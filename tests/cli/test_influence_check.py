@@ -29,8 +29,10 @@ def test_the_command_counts_signs():
     assert set(rows) == {"Larsen", "Luketina", "Neumann", "MetaSP"}
 
 
-def test_a_figure_of_the_truth_is_refused():
-    done = metasp("influence-check", "--truth", 20, "--figure", "x.png", METASP_DATA="")
+@pytest.mark.parametrize("given", [("--figure", "x.png"), ("--seeds", 10), ("--damping", 3)])
+def test_what_the_truth_would_ignore_is_refused(given):
+    """Also where it is the default: who names it expects it to matter."""
+    done = metasp("influence-check", "--truth", 20, *given, METASP_DATA="")
     assert done.returncode == 2
-    assert "--figure" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert given[0] in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from metasp.cli.options import data_option, json_option
@@ -67,8 +68,7 @@ def command(
     from metasp.influence.approximation import influence_check, render
 
     if truth is not None:
-        if figure is not None:
-            raise UserError("--figure draws the check by signs: leave it or --truth out.")
+        refuse_settings_of_the_signs()
         left_out(data, truth, as_json)
         return
     what, (x, y, goal_x, goal_y) = examples(data)
@@ -92,6 +92,13 @@ def command(
         print(line)
     if figure is not None:
         print(f"figure: {figure}")
+
+
+def refuse_settings_of_the_signs() -> None:
+    context = click.get_current_context()
+    for name in ("figure", "seeds", "damping", "steps"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UserError(f"--{name} belongs to the check by signs: leave it or --truth out.")
 
 
 def left_out(data: Path | None, count: int, as_json: bool) -> None:
