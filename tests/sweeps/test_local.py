@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from metasp.experiment import prepare
+from metasp.spec import RunSpec
 from metasp.store import runs_in
 from metasp.sweeps.grid import expand, read_sweep
 
@@ -192,8 +193,8 @@ def test_without_ray_one_sentence_says_what_to_install(sweep, tmp_path, monkeypa
     assert "pip install 'metasp[cluster]'" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_mistake_of_ours_is_one_line_for_the_table_and_a_whole_trace_for_the_log():
+def worker(order: dict) -> tuple[dict, str]:
+    """The last word of a real worker on an order, and what it wrote on stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", "metasp.sweeps.worker"],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
@@ -202,11 +203,28 @@ def test_a_mistake_of_ours_is_one_line_for_the_table_and_a_whole_trace_for_the_l
         stderr=subprocess.PIPE,
         text=True,
     )
-    process.stdin.write(json.dumps({"name": "a-run", "runs": ".", "data": None}) + "\n")
+    process.stdin.write(json.dumps(order) + "\n")
     process.stdin.flush()  # and kept open: its end would mean that the sweep is dead
-    said = json.loads(process.stdout.read())
+    said = json.loads(process.stdout.read().splitlines()[-1])
     trace = process.stderr.read()
     process.stdin.close()
     process.wait()
+    return said, trace
+
+
+@pytest.mark.slow
+def test_a_run_whose_name_changed_under_the_sweep_says_so(tmp_path):
+    """As after an update of metasp: the sweep knows it by the name of before."""
+    spec = RunSpec(method="er", epochs=1, limit_per_class=10, memory=10, threads=1).as_dict()
+    order = {"name": "as-before", "spec": spec, "runs": str(tmp_path), "data": None}
+    said, _ = worker(order | {"checkpoint_seconds": 60.0})
+    assert (said["name"], said["state"]) == ("as-before", "failed")
+    assert "start the sweep again" in said["note"]
+    assert not list(tmp_path.rglob("result.json"))
+
+
+@pytest.mark.slow
+def test_a_mistake_of_ours_is_one_line_for_the_table_and_a_whole_trace_for_the_log():
+    said, trace = worker({"name": "a-run", "runs": ".", "data": None})
     assert (said["name"], said["state"], said["note"]) == ("a-run", "failed", "KeyError: 'spec'")
     assert "Traceback" in trace

@@ -39,6 +39,11 @@ def run(order: dict[str, Any], stop: Callable[[], bool], tell: TextIO) -> Update
             checkpoint_seconds=order["checkpoint_seconds"],
             stop=stop,
         )
+        if experiment.directory.path.name != name:
+            raise UserError(
+                f"it is {experiment.directory.path.name} now: metasp was changed under the sweep; "
+                "start the sweep again."
+            )
         for update in carry_out(experiment):
             send(tell, update)
     except Interrupted:
