@@ -127,6 +127,24 @@ def small_learner(model, optimizer):
     )
 
 
+def test_stability_is_measured_on_earlier_tasks_alone():
+    """A reservoir holds examples of the task at hand too."""
+    model = net()
+    learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    learner.task = 1
+    learner.memory.write(torch.arange(4, 12), learner.current.take(torch.arange(8)), 1)
+    old, new = validation_sets(learner, 10, 10)
+    assert sorted(old.ids.tolist()) == [0, 1, 2, 3]
+    assert min(new.ids.tolist()) >= 12
+
+
+def test_a_first_task_has_nothing_to_remember(tiny):
+    experiment = tiny(method="er", observe=1, epochs=2)
+    steps = [e for e in experiment.events() if isinstance(e, StepTaken)]
+    assert {e.task for e in steps if "gamma" in e.numbers} == {1, 2, 3, 4}
+    assert set(experiment.directory.influence()["task"]) == {1, 2, 3, 4}
+
+
 def by_hand(model, batch, old, new, rule, lr):
     """Weights from the definition: a gradient through the pseudo update, one example at a time."""
     names = [name for name, _ in model.named_parameters()]
@@ -184,8 +202,11 @@ def test_a_given_gamma_is_used_as_it_is():
         assert got.weights.sum() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("bad", [[torch.nan, 0.0, 0.0, 0.0], [40.0, 40.0, 40.0, 40.0]])
-def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, bad):
+@pytest.mark.parametrize("rule", ["released", "as-written"])
+@pytest.mark.parametrize("bad", [[torch.nan, 0.0, 0.0, 0.0], [50.0, 1.0, 50.0, 60.0]])
+def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, rule, bad):
+    """Among them: harm so large that the total is below zero, so that dividing by it would turn
+    every sign."""
     model = net()
     learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
     batch = learner.current.take(torch.arange(4))
@@ -197,7 +218,7 @@ def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, bad)
         return None, replace(influence(bad, bad), old_loss=1e3)
 
     monkeypatch.setattr(InfluenceWeights, "measure", measured)
-    step = learner.update(batch, InfluenceWeights(rule="as-written", gamma=1.0))
+    step = learner.update(batch, InfluenceWeights(rule=rule, gamma=1.0))
     assert step.numbers["fallback"] == 1
     for got, want in zip(model.parameters(), twin.parameters()):
         assert torch.allclose(got, want, rtol=1e-12)

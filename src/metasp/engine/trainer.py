@@ -94,7 +94,7 @@ class Trainer:
         at = self.position
         for task in self.tasks[at.task :]:
             started, spent = time.monotonic(), at.seconds
-            self.learner.current = task.train
+            self.learner.current, self.learner.task = task.train, task.index
             if not at.begun:
                 yield from self._begin(task)
                 at.begun = True

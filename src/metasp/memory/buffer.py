@@ -77,10 +77,12 @@ class Memory:
             raise ValueError("the memory has never been written to")
         return Batch(self.inputs[slots], self.labels[slots], self.ids[slots])
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Up to `count` different occupied slots, uniformly at random."""
-        occupied = self.occupied
-        return occupied[torch.randperm(len(occupied), generator=generator)[:count]]
+    def draw(
+        self, count: int, generator: torch.Generator, slots: Tensor | None = None
+    ) -> Tensor:
+        """Up to `count` different ones of the slots, or of those in use, uniformly at random."""
+        slots = self.occupied if slots is None else slots
+        return slots[torch.randperm(len(slots), generator=generator)[:count]]
 
     def clear(self, slots: Tensor) -> None:
         """Forget what is in the slots, content included."""

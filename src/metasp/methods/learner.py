@@ -78,6 +78,7 @@ class Learner:
     channels_last: bool = False
     weigh: Weigh | None = None  # set to weigh (or only observe) every update of a method
     current: Examples | None = None  # the training data of the task at hand
+    task: int = -1  # and its index
     ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
 
     def prepare(self, raw: Batch) -> Batch:
@@ -121,10 +122,16 @@ class Learner:
         """One loss per example, shape (n,)."""
         return self.loss_fn(self.outputs(batch.inputs), batch.labels)
 
+    def past(self) -> Tensor:
+        """The slots that hold examples of earlier tasks."""
+        occupied = self.memory.occupied
+        return occupied[self.memory.tasks[occupied] != self.task]
+
     def update(self, batch: Batch, weigh: Weigh | None = None) -> Step:
-        """One SGD step on the mean loss of a prepared batch, or on its weighted sum."""
+        """One SGD step on the mean loss of a prepared batch, or on its weighted sum once there is
+        a past to remember."""
         weigh = weigh or self.weigh
-        if weigh is None or not len(self.memory):
+        if weigh is None or not len(self.past()):
             losses = self.losses(batch)
             weighed = Weighed(losses, uniform(losses), {})
         else:

@@ -33,7 +33,10 @@ def released(influence: Influence, gamma: float | None = None, strength: float =
         gamma = min(max(best, GAMMA_MARGIN), 1 - GAMMA_MARGIN)
     fused = gamma * stability + (1 - gamma) * plasticity
     weights = cut(1 - strength * fused, strength)
-    return Weights(weights / weights.sum(), fused, gamma)
+    total = weights.sum()
+    # A total below zero would turn every sign, and weigh the most harmful example most: it is
+    # left as it is, for the caller to see that it cannot be used.
+    return Weights(weights / total if total > 0 else weights, fused, gamma)
 
 
 def as_written(influence: Influence, gamma: float | None = None, strength: float = 1.0) -> Weights:
@@ -128,12 +131,14 @@ def averaged(learner: Learner, batch: Batch, influence: Influence) -> Influence:
 
 
 def validation_sets(learner: Learner, old: float | None, new: float | None) -> tuple[Batch, Batch]:
-    """V_old from memory and V_new from the current task, drawn anew, never augmented."""
+    """V_old from what the memory holds of earlier tasks and V_new from the current one, drawn
+    anew, never augmented."""
     current = learner.current
     if current is None:
         raise ValueError("the learner has no current task")
     stream, memory = learner.streams["validation"], learner.memory
-    slots = memory.draw(validation_size(old, len(memory), memory.capacity), stream)
+    past = learner.past()
+    slots = memory.draw(validation_size(old, len(past), memory.capacity), stream, past)
     count = validation_size(new, len(current), memory.capacity)
     rows = torch.randperm(len(current), generator=stream)[:count]
     return learner.plain(memory.read(slots)), learner.plain(current.take(rows))
