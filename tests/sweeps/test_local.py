@@ -83,6 +83,10 @@ def alive(pid: int) -> bool:
         return False
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @pytest.fixture
 def sweep(tmp_path):
     file = tmp_path / "sweep.toml"
@@ -137,6 +141,19 @@ def test_ctrl_c_stores_a_checkpoint_of_every_run_and_says_how_to_go_on(tmp_path)
     assert process.returncode == 130, err
     assert f"metasp sweep {sweep} --runs {runs}" in out
     assert len(checkpoints(runs)) == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_runs_can_listen_is_a_stop_as_well(tmp_path):
+    """A child that still loads its libraries dies of the signal: stopped, not failed."""
+    sweep, runs = tmp_path / "sweep.toml", tmp_path / "runs"
+    sweep.write_text(SWEEP.format(epochs=100))
+    process = start(str(sweep), "--runs", str(runs), "--jobs", "2")
+    wait_for(lambda: len(children_of(process.pid)) == 2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert "failed" not in out + err
 
 
 def test_a_dry_run_lists_everything_and_writes_nothing(sweep, tmp_path):

@@ -1,6 +1,8 @@
 """A real Ray cluster of two nodes, one of which dies in mid-run."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,57 @@ def test_a_node_killed_in_mid_run_costs_at_most_a_checkpoint(cluster, tmp_path):
     assert origins, "the lost run began anew"
     assert all(int(origin) >= last_of[name] for origin in origins)
     assert results(tmp_path / "runs") == plain(specs, tmp_path / "plain")
+
+
+@pytest.mark.slow
+def test_a_run_lost_while_stopping_is_not_started_again(cluster, tmp_path):
+    jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
+    (victim,) = cluster.worker_nodes
+    updates = []
+
+    def stop() -> bool:
+        """The node dies at the moment of Ctrl-C."""
+        if all(newest_checkpoint(job.path) for job in jobs):
+            if victim in cluster.worker_nodes:
+                cluster.remove_node(victim, allow_graceful=False)
+            return True
+        return False
+
+    runner = OnRay(checkpoint_seconds=0.3, address=cluster.address)
+    updates = list(runner.run(jobs, stop))
+    assert [u.state for u in updates if u.state != "running"] == ["stopped", "stopped"]
+    assert not [u for u in updates if "lost" in u.note]
+    assert all(newest_checkpoint(job.path) for job in jobs)
+
+
+OWN = """
+from metasp.sweeps.remote import guard_own_cluster
+guard_own_cluster()
+from metasp.sweeps.on_ray import OnRay, ray
+OnRay().connect()
+print(ray.get_runtime_context().gcs_address, flush=True)
+input()
+"""
+STRANGER = "import ray, sys; ray.init(address=sys.argv[1]); print(ray.cluster_resources())"
+
+
+@pytest.mark.slow
+def test_a_cluster_of_its_own_lets_nobody_else_in():
+    """Ray runs what it is sent, and listens on the network."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    clean["PYTHONPATH"] = str(SOURCE)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", OWN], env=clean, **pipes) as own:
+        address = own.stdout.readline().strip()
+        tried = subprocess.run(
+            [sys.executable, "-c", STRANGER, address], env=clean, capture_output=True, text=True
+        )
+        own.communicate("\n")
+    assert ":" in address
+    assert own.returncode == 0
+    assert tried.returncode != 0
+    assert "auth" in tried.stderr.lower()
+    assert not tried.stdout
 
 
 @pytest.mark.slow

@@ -1,5 +1,9 @@
 """A run in transit: whatever was packed, the other side can resume from it."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from metasp.errors import UserError
@@ -7,6 +11,8 @@ from metasp.experiment import Interrupted, prepare
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.parcel import newest_checkpoint, pack, unpack
+from metasp.sweeps.remote import Remote
+from tests.sweeps.test_local import SOURCE
 
 SPEC = RunSpec(threads=1, width=4, memory=40, limit_per_class=30, epochs=1, method="er")
 
@@ -44,6 +50,52 @@ def test_a_run_goes_on_elsewhere_to_the_same_result(tmp_path):
     moved, whole = (RunDir(tmp_path / f / run.name).result() for f in ("there", "whole"))
     assert moved["class_il"] == whole["class_il"]
     assert moved["task_il"] == whole["task_il"]
+
+
+def order(runs):
+    return {"name": prepare(SPEC, runs).directory.path.name, "spec": SPEC.as_dict(),
+            "data": None, "checkpoint_seconds": 0.0}  # fmt: skip
+
+
+def test_a_question_after_the_end_takes_nothing_away(tmp_path):
+    """The last answers of a run may cross: what was fetched stays, whichever comes first."""
+    run = half_done(tmp_path / "here", 5)
+    remote = Remote(order(tmp_path / "there"), pack(run))
+    word, parcel = remote.run()
+    assert word["state"] == "done"
+    assert "result.json" in parcel
+    assert not remote.runs.exists()
+    _, nothing = remote.poll()
+    assert nothing is None
+    unpack(run, nothing or {})
+    assert newest_checkpoint(run)
+
+
+def test_a_node_with_another_version_does_not_say_done(tmp_path):
+    remote = Remote({**order(tmp_path), "name": "as-before"}, {})
+    word, parcel = remote.run()
+    assert word["state"] == "failed"
+    assert "another version" in word["note"]
+    assert not parcel
+
+
+def test_folders_of_killed_runs_go_with_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "node"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "node").mkdir()
+    living = Remote(order(tmp_path), {})
+    code = (
+        "import os, signal\n"
+        "from metasp.sweeps.remote import Remote\n"
+        "remote = Remote({'name': 'x', 'runs': '.'}, {})\n"
+        "(remote.runs / 'private').write_text('example')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)})
+    assert len(list((tmp_path / "node").glob("*/private"))) == 1
+    Remote(order(tmp_path), {})
+    assert not list((tmp_path / "node").glob("*/private"))
+    assert living.runs.exists()
 
 
 def test_outdated_checkpoints_go_when_a_newer_parcel_arrives(tmp_path):

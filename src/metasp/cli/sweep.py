@@ -17,6 +17,7 @@ from metasp.sweeps.board import Board
 from metasp.sweeps.grid import expand, presets, read_sweep
 from metasp.sweeps.jobs import Job, Runner, jobs_of
 from metasp.sweeps.local import Local
+from metasp.sweeps.remote import guard_own_cluster
 
 EXAMPLES = """
 \b
@@ -110,6 +111,8 @@ def plan(
     """The jobs, and who will carry them out."""
     if on == "local":
         return jobs_of(specs, runs, data), Local(data, given["checkpoint_seconds"], jobs)
+    if not given["address"]:
+        guard_own_cluster()
     from metasp.sweeps.on_ray import OnRay
 
     device = "cuda" if given["gpus_per_run"] else "cpu"

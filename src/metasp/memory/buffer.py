@@ -77,9 +77,7 @@ class Memory:
             raise ValueError("the memory has never been written to")
         return Batch(self.inputs[slots], self.labels[slots], self.ids[slots])
 
-    def draw(
-        self, count: int, generator: torch.Generator, slots: Tensor | None = None
-    ) -> Tensor:
+    def draw(self, count: int, generator: torch.Generator, slots: Tensor | None = None) -> Tensor:
         """Up to `count` different ones of the slots, or of those in use, uniformly at random."""
         slots = self.occupied if slots is None else slots
         return slots[torch.randperm(len(slots), generator=generator)[:count]]

@@ -52,7 +52,10 @@ def pack(run: Path) -> Parcel:
 
 
 def unpack(run: Path, parcel: Mapping[str, bytes]) -> None:
-    """Write a parcel; checkpoints that are not in it are outdated and go."""
+    """Write a parcel; checkpoints that are not in it are outdated and go. An empty one says
+    nothing: the run was not there any more, or not yet."""
+    if not parcel:
+        return
     ranked = sorted(parcel, key=rank)
     for name in ranked:
         target = run / name

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from metasp.benchmarks import Benchmark, load_benchmark
 from metasp.engine import Trainer
@@ -12,7 +12,7 @@ from metasp.engine.build import complete
 from metasp.engine.clock import Clock
 from metasp.errors import UserError
 from metasp.events import StepTaken
-from metasp.experiment import Experiment
+from metasp.experiment import Experiment, Interrupted, prepare
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 
@@ -112,6 +112,47 @@ def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:
     except UserError:
         return "damaged"
     return "unfinished" if (run.path / "spec.toml").exists() else "new"
+
+
+def order_for(job: Job, data: Path | None, checkpoint_seconds: float) -> dict[str, Any]:
+    """A job in plain values, for a process that may be elsewhere."""
+    return {
+        "name": job.name,
+        "spec": job.spec.as_dict(),
+        "runs": str(job.path.parent.resolve()),
+        "data": str(data) if data else None,
+        "checkpoint_seconds": checkpoint_seconds,
+    }
+
+
+def carry_out_order(
+    order: Mapping[str, Any],
+    runs: Path,
+    stop: Callable[[], bool],
+    tell: Callable[[Update], None],
+) -> Update:
+    """Make an ordered run happen in a folder of runs; the last word on it."""
+    name = order["name"]
+    try:
+        experiment = prepare(
+            RunSpec.from_dict(order["spec"]),
+            runs,
+            Path(order["data"]) if order["data"] else None,
+            checkpoint_seconds=order["checkpoint_seconds"],
+            stop=stop,
+        )
+        if experiment.directory.path.name != name:
+            raise UserError(
+                f"it is {experiment.directory.path.name} now: metasp is another version than the "
+                "sweep was started with; start the sweep again."
+            )
+        for update in carry_out(experiment):
+            tell(update)
+    except Interrupted:
+        return Update(name, "stopped")
+    except UserError as error:
+        return Update(name, "failed", note=str(error))
+    return Update(name, "done", 1.0, 0.0)
 
 
 def carry_out(experiment: Experiment) -> Iterator[Update]:

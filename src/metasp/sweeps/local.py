@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from metasp.store.files import write_atomic
-from metasp.sweeps.jobs import Job, Update
+from metasp.sweeps.jobs import Job, Update, order_for
 
 POLL_SECONDS = 0.2
 
@@ -34,6 +34,11 @@ class Child:
     process: subprocess.Popen[str]
     errors: IO[bytes]
     last: Update | None = None
+    asked: bool = False  # to stop
+
+    def stop(self) -> None:
+        self.asked = True
+        self.process.send_signal(signal.SIGTERM)
 
     @property
     def out(self) -> IO[str]:
@@ -77,7 +82,7 @@ class Local:
                         yield from (Update(job.name, "stopped") for job in waiting)
                         waiting.clear()
                         for child in running:
-                            child.process.send_signal(signal.SIGTERM)
+                            child.stop()
                     while waiting and self.room(running, waiting[0]):
                         running.append(self._start(waiting.pop(0), ears))
                     yield from self._listen(ears, running)
@@ -87,13 +92,7 @@ class Local:
                     child.process.wait()
 
     def _start(self, job: Job, ears: selectors.BaseSelector) -> Child:
-        order = {
-            "name": job.name,
-            "spec": job.spec.as_dict(),
-            "runs": str(job.path.parent),
-            "data": str(self.data) if self.data else None,
-            "checkpoint_seconds": self.checkpoint_seconds,
-        }
+        order = order_for(job, self.data, self.checkpoint_seconds)
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         process = subprocess.Popen(
             [sys.executable, "-m", "metasp.sweeps.worker"],
@@ -140,7 +139,10 @@ def ended(child: Child) -> Update:
     child.errors.close()
     last = child.last
     if last is None or last.state == "running":
-        last = Update(child.job.name, "failed", note=reason_of(code, said))
+        # Asked before it could listen, it has nothing to store yet.
+        stopped = child.asked and code == -signal.SIGTERM
+        note = "" if stopped else reason_of(code, said)
+        last = Update(child.job.name, "stopped" if stopped else "failed", note=note)
     log = child.job.path.with_name(f"{child.job.name}.failed.log")
     if last.state == "done":
         log.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from typing import Any
 from metasp.errors import UserError
 from metasp.store.files import locked
 from metasp.store.parcel import Parcel, pack, unpack
-from metasp.sweeps.jobs import Job, Update
+from metasp.sweeps.jobs import Job, Update, order_for
 from metasp.sweeps.remote import Remote, Word
 
 try:
@@ -55,6 +55,7 @@ class OnRay:
     shared: bool = False
     retries: int = 3
     active: list[Active] = field(default_factory=list)
+    stopping: bool = False
 
     def at_once(self, jobs: list[Job]) -> int:
         """How many runs the cluster can carry now."""
@@ -89,11 +90,11 @@ class OnRay:
         """Carry out the jobs; what becomes of each. When told to stop, every run stores a
         checkpoint first."""
         self.connect()
-        waiting, asked = list(jobs), False
+        waiting, self.stopping = list(jobs), False
         try:
             while waiting or self.active:
-                if stop() and not asked:
-                    asked = True
+                if stop() and not self.stopping:
+                    self.stopping = True
                     yield from (Update(job.name, "stopped") for job in waiting)
                     waiting.clear()
                     yield from self._ask_to_stop()
@@ -123,13 +124,7 @@ class OnRay:
     def _start(self, entry: Active) -> None:
         """Start a run from what is stored of it, wherever there is room."""
         job = entry.job
-        order = {
-            "name": job.name,
-            "spec": job.spec.as_dict(),
-            "runs": str(job.path.parent.resolve()),
-            "data": str(self.data) if self.data else None,
-            "checkpoint_seconds": self.checkpoint_seconds,
-        }
+        order = order_for(job, self.data, self.checkpoint_seconds)
         kind = ray.remote(Remote).options(
             num_cpus=self.cpus(job),
             num_gpus=self.gpus_per_run,
@@ -168,7 +163,7 @@ class OnRay:
             if final:
                 yield self._over(entry, word, parcel)
                 return
-            if parcel is not None:
+            if parcel:
                 unpack(entry.job.path, parcel)
             yield Update(entry.job.name, **word)
 
@@ -183,6 +178,8 @@ class OnRay:
     def _lost(self, entry: Active, error: RayError) -> Update:
         """The worker or its node is gone: start again elsewhere, unless it has been too often."""
         entry.losses += 1
+        if self.stopping:
+            return self._over(entry, {"state": "stopped"}, None)
         if entry.losses > self.retries:
             note = f"its worker was lost {entry.losses} times ({type(error).__name__})"
             return self._over(entry, {"state": "failed", "note": note}, None)

@@ -1,17 +1,22 @@
 """What runs on a cluster's node: one run in a folder of its own, or on storage that all share.
 This module must not import torch before the node's environment is set, nor ray at all."""
 
+import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 import threading
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
+from metasp.store.files import locked
 from metasp.store.parcel import Parcel, newest_checkpoint, pack, unpack
 
 Word = dict[str, Any]
+PREFIX = "metasp-run-"
 
 
 class Remote:
@@ -23,13 +28,14 @@ class Remote:
         os.environ["OMP_WAIT_POLICY"] = "passive"
         self.order = order
         self.fetched = parcel is not None
-        self.runs = Path(tempfile.mkdtemp(prefix="metasp-") if self.fetched else order["runs"])
+        self.held = contextlib.ExitStack()
+        self.runs = own_folder(self.held) if self.fetched else Path(order["runs"])
         self.path = self.runs / order["name"]
         if parcel:
             unpack(self.path, parcel)
         self.begun = newest_checkpoint(self.path)
         self.sent = self.begun
-        self.stopping = threading.Event()
+        self.stopping, self.lock = threading.Event(), threading.Lock()
         self.word: Word = {"state": "running", "note": self.origin()}
 
     def origin(self) -> str:
@@ -37,40 +43,25 @@ class Remote:
 
     def run(self) -> tuple[Word, Parcel | None]:
         """Carry the order out to its end; the last word on it, and all files of it."""
-        from metasp.experiment import Interrupted, prepare
-        from metasp.spec import RunSpec
-        from metasp.sweeps.jobs import carry_out
+        from metasp.sweeps.jobs import Update, carry_out_order
 
-        order = self.order
+        def tell(update: Update) -> None:
+            self.word = word_of(replace(update, note=f"{update.note} · {self.origin()}"))
+
         try:
-            experiment = prepare(
-                RunSpec.from_dict(order["spec"]),
-                self.runs,
-                Path(order["data"]) if order["data"] else None,
-                checkpoint_seconds=order["checkpoint_seconds"],
-                stop=self.stopping.is_set,
-            )
-            for update in carry_out(experiment):
-                self.word = {
-                    "state": update.state,
-                    "fraction": update.fraction,
-                    "left": update.left,
-                    "note": f"{update.note} · {self.origin()}",
-                }
-            last: Word = {"state": "done", "fraction": 1.0, "left": 0.0}
-        except Interrupted:
-            last = {"state": "stopped"}
-        except UserError as error:
-            last = {"state": "failed", "note": str(error)}
-        return last, self.take()
+            last = carry_out_order(self.order, self.runs, self.stopping.is_set, tell)
+        finally:
+            parcel = self.take()
+        return word_of(last), parcel
 
     def poll(self) -> tuple[Word, Parcel | None]:
         """How the run is, and its files where there is a checkpoint that was not sent yet."""
-        newest = newest_checkpoint(self.path) if self.fetched else self.sent
-        if newest == self.sent:
-            return self.word, None
-        self.sent = newest
-        return self.word, pack(self.path)
+        with self.lock:
+            newest = newest_checkpoint(self.path) if self.fetched else self.sent
+            if newest == self.sent:
+                return self.word, None
+            self.sent = newest
+            return self.word, pack(self.path)
 
     def stop(self) -> None:
         """Store a checkpoint and end."""
@@ -80,6 +71,32 @@ class Remote:
         """All files, for the last time; the folder here is no longer needed."""
         if not self.fetched:
             return None
-        parcel = pack(self.path)
-        shutil.rmtree(self.runs, ignore_errors=True)
+        with self.lock:
+            parcel, self.fetched = pack(self.path), False  # there is nothing more to poll
+            shutil.rmtree(self.runs, ignore_errors=True)
+            self.held.close()
         return parcel
+
+
+def guard_own_cluster() -> None:
+    """Ray listens on every network it finds and runs what it is sent: a cluster of our own asks
+    for a token that nobody else has. To be called before Ray is imported, which reads it then."""
+    if not os.environ.get("RAY_ADDRESS"):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def word_of(update: Any) -> Word:
+    """An update without its name, which the driver knows."""
+    return {name: value for name, value in asdict(update).items() if name != "name"}
+
+
+def own_folder(held: contextlib.ExitStack) -> Path:
+    """A folder that is this process's while it lives. Those of processes that were killed go
+    first: they hold examples that nobody could forget any more."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
+        with contextlib.suppress(UserError, OSError), locked(lock):
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    held.enter_context(locked(folder / "lock"))
+    return folder

@@ -11,10 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from metasp.errors import UserError
-from metasp.experiment import Interrupted, prepare
-from metasp.spec import RunSpec
-from metasp.sweeps.jobs import Update, carry_out
+from metasp.sweeps.jobs import Update, carry_out_order
 
 
 def main() -> None:
@@ -25,32 +22,8 @@ def main() -> None:
     sys.excepthook = partial(confess, tell, order.get("name", ""))
     stop = stop_on_term()
     threading.Thread(target=die_with_parent, daemon=True).start()
-    send(tell, run(order, stop, tell))
-
-
-def run(order: dict[str, Any], stop: Callable[[], bool], tell: TextIO) -> Update:
-    """Carry an order out; the last word on it."""
-    name = order["name"]
-    try:
-        experiment = prepare(
-            RunSpec.from_dict(order["spec"]),
-            Path(order["runs"]),
-            Path(order["data"]) if order["data"] else None,
-            checkpoint_seconds=order["checkpoint_seconds"],
-            stop=stop,
-        )
-        if experiment.directory.path.name != name:
-            raise UserError(
-                f"it is {experiment.directory.path.name} now: metasp was changed under the sweep; "
-                "start the sweep again."
-            )
-        for update in carry_out(experiment):
-            send(tell, update)
-    except Interrupted:
-        return Update(name, "stopped")
-    except UserError as error:
-        return Update(name, "failed", note=str(error))
-    return Update(name, "done", 1.0, 0.0)
+    last = carry_out_order(order, Path(order["runs"]), stop, partial(send, tell))
+    send(tell, last)
 
 
 def send(tell: TextIO, update: Update) -> None:
