@@ -1,9 +1,13 @@
 """The main table: groups, labels, bold, bullets, missing seeds, published figures."""
 
+from dataclasses import fields
+
 import pytest
 
 from metasp.errors import UserError
-from metasp.reports.configurations import group
+from metasp.methods import METHODS
+from metasp.reports.configurations import SELECTION, group, unusual
+from metasp.reports.paper import as_published
 from metasp.reports.records import gather
 from metasp.reports.scores import Comparison, score_tables
 from tests.reports.made import make_run
@@ -65,8 +69,8 @@ def test_rows_are_named_by_what_sets_them_apart(tmp_path):
             "er (epochs 9)",
             "er (rehearse last 2)",
             "gem",
-            "metasp (pseudo steps 1, rehearse last 2)",
             "metasp (pseudo steps 3, rehearse last 2)",
+            "metasp (rehearse last 2)",
             "metasp-only-s (shuffle influence)",
         ]
     ]
@@ -121,6 +125,36 @@ def test_missing_seeds_are_named_and_never_paired(tmp_path):
     assert "metasp-rehsel lacks seed 9" in notes
     (entry,) = [d for d in table.data if d["label"] == "er" and d["metric"] == "A_inf"]
     assert (entry["pairs"], entry["missing_seeds"]) == (2, "1 4")
+
+
+def test_what_reports_know_of_the_methods_is_so():
+    """They must not import the methods, so they hold a copy."""
+    for name, recipe in METHODS.items():
+        assert SELECTION.get(name) == recipe.selection, name
+        for entry in fields(recipe.settings):
+            if entry.name != "influence_last":
+                value = getattr(recipe.settings, entry.name)
+                assert not unusual(entry.name, value, name), (name, entry.name)
+                assert unusual(entry.name, "other", name), (name, entry.name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "metasp-rehsel", "settings": {"strength": 8.0}},
+        {"method": "metasp-rehsel", "settings": {"scope": "head"}},
+        {"method": "metasp-rehsel", "settings": {"every": 10}},
+        {"method": "mir", "settings": {"candidates": 5000}},
+        {"method": "mir", "selection": "ring"},
+    ],
+)
+def test_a_variant_says_so_even_alone_and_without_published_figures(tmp_path, changes):
+    make_run(tmp_path, benchmark="split-cifar10", memory=300, **changes)
+    (row,) = group(gather([tmp_path]).records)[0].rows
+    assert not as_published(row)
+    if "settings" in changes:
+        (key,) = changes["settings"]
+        assert key in row.label
 
 
 def test_published_figures_stand_beside_ours_but_not_beside_a_control(tmp_path):

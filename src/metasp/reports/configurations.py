@@ -9,9 +9,24 @@ from typing import Any
 from metasp.reports.records import Record, refuse_contradiction
 from metasp.spec import RunSpec
 
-# What a method's memory keeps unless told otherwise; reports must not import the methods.
-SELECTION = {"er": "reservoir", "metasp": "task-balanced", "metasp-rehsel": "rehsel"}
-SELECTION |= {"metasp-only-s": "task-balanced", "metasp-only-p": "task-balanced"}
+# What a method's memory keeps unless told otherwise, and its settings; reports must not import the
+# methods (a test sees that they agree). Their schedule, influence_last, belongs to the protocol.
+SELECTION = {
+    "er": "reservoir", "mir": "reservoir", "gmed": "reservoir", "gem": "class-balanced",
+    "agem": "class-balanced", "gss": "gradient-diverse", "gdumb": "greedy", "hal": "ring",
+    "metasp": "task-balanced", "metasp-only-s": "task-balanced", "metasp-only-p": "task-balanced",
+    "metasp-rehsel": "rehsel",
+}  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "validation_old": None, "validation_new": None, "pseudo_steps": 1, "rule": "released",
+    "gamma": None, "strength": 1.0, "running": False, "scope": None, "every": 1,
+    "shuffle_influence": False,
+    "candidates": 50, "references": 4, "margin": 0.5, "ridge": 0.001,
+    "edit_rate": 0.1, "edit_decay": 0.0, "loss_weight": 0.01, "loss_sign": "text",
+    "anchor_weight": 0.1, "anchor_steps": 100, "feature_memory": 0.3, "feature_weight": 0.1,
+    "drift_at": "trial", "memory_epochs": 250, "train_batch": 16, "cutmix": 0.5, "clip": 10.0,
+}  # fmt: skip
+PRESET = {"metasp-only-s": {"gamma": 1.0}, "metasp-only-p": {"gamma": 0.0}}
 
 Key = tuple[tuple[str, str], ...]
 
@@ -27,7 +42,6 @@ SPOKEN = (
     "backbone", "width", "epochs", "batch_size", "memory_batch", "limit_per_class", "image_size",
     "label_noise",
 )  # fmt: skip
-CONTROLS = ("shuffle_influence", "observe")  # make another thing of a method: never left unsaid
 UPPER_BOUND = "joint"
 
 
@@ -163,8 +177,10 @@ def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]
     value = spec.get(key)
     if key == "rehearse_last":
         return value is not None and value != spec.get("epochs") and keeps_memory(spec)
-    if key in CONTROLS:
+    if key == "observe":
         return bool(value)
+    if key in SETTINGS:
+        return unusual(key, value, str(spec["method"]))
     if key == "selection" and value == SELECTION.get(str(spec["method"])):
         return False
     values = [repr(other.get(key)) for other in peers]
@@ -173,6 +189,11 @@ def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]
     if own:
         return value is not None and value is not False
     return repr(value) != usual(key, values)
+
+
+def unusual(key: str, value: Any, method: str) -> bool:
+    """Whether a setting makes another thing of a method: it is never left unsaid."""
+    return value is not None and value != PRESET.get(method, {}).get(key, SETTINGS.get(key, value))
 
 
 def usual(key: str, values: Sequence[str]) -> str:

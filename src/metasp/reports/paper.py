@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from metasp.reports.configurations import SELECTION, Configuration
+from metasp.reports.configurations import SELECTION, Configuration, unusual
 
 BENCHMARKS = {
     "split-cifar10": "Split CIFAR-10",
@@ -72,12 +72,15 @@ def published(
 
 def as_published(row: Configuration) -> bool:
     """Whether a row is a method of the paper as it was published, not a control or variant."""
-    spec, settings = row.spec, row.spec.get("settings", {})
-    usual = SELECTION.get(row.method, spec.get("selection"))
-    if spec.get("selection", usual) != usual or spec.get("observe"):
+    spec = row.spec
+    usual = SELECTION.get(row.method)
+    if spec.get("selection", usual) != usual or not settings_as_published(row):
         return False
-    if row.method in SCHEDULED:
-        plain = settings.get("rule", "released") == "released" and "gamma" not in settings
-        once = settings.get("pseudo_steps", 1) == 1 and not settings.get("shuffle_influence")
-        return plain and once
-    return spec.get("rehearse_last") in (None, spec.get("epochs"))
+    return row.method in SCHEDULED or spec.get("rehearse_last") in (None, spec.get("epochs"))
+
+
+def settings_as_published(row: Configuration) -> bool:
+    """The same, but for what the memory keeps."""
+    settings = row.spec.get("settings", {})
+    changed = any(unusual(key, value, row.method) for key, value in settings.items())
+    return not changed and not row.spec.get("observe")

@@ -7,7 +7,14 @@ from typing import Any
 
 from metasp.errors import UserError
 from metasp.reports.configurations import Configuration, Group, common_ground
-from metasp.reports.paper import BENCHMARKS, METHODS, SCENARIOS, as_published, rows
+from metasp.reports.paper import (
+    BENCHMARKS,
+    METHODS,
+    SCENARIOS,
+    as_published,
+    rows,
+    settings_as_published,
+)
 from metasp.reports.records import Record
 from metasp.reports.scores import seeds_text, version_note
 from metasp.reports.statistics import Summary, summarise
@@ -155,10 +162,11 @@ def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
             summary = summarise(list(row.scores(scenario, metric).values()))
             mean = summary.mean if summary else None
             line.append(Cell(plus_minus(mean, summary.std if summary else None)))
-            figure = float(figures[(*place, name)][metric]) if known else None
+            ours = known and settings_as_published(row)
+            figure = float(figures[(*place, name)][metric]) if ours else None
             if known:
                 gap = f" ({mean - figure:+.2f})" if mean is not None and figure is not None else ""
-                line.append(Cell(f"{figure:.2f}{gap}"))
+                line.append(Cell("" if figure is None else f"{figure:.2f}{gap}"))
             data.append(
                 {
                     "benchmark": group.benchmark,
