@@ -1,6 +1,7 @@
 """From a complete spec and its benchmark to a trainer that stands at the start."""
 
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from metasp.benchmarks import Benchmark
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
 from metasp.memory import NEED_INFLUENCE, Memory, selection
-from metasp.methods import complete_settings, method, method_settings
+from metasp.methods import Recipe, complete_settings, method, method_settings
 from metasp.methods.learner import Learner, Plan
 from metasp.methods.metasp import MetaSP
 from metasp.methods.weighting import InfluenceWeights
@@ -43,7 +44,7 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         device=str(choose_device(spec.device)),
         settings=complete_settings(spec.method, spec.settings),
     )
-    check_sense(spec)
+    check_sense(spec.method, recipe, spec, spec.observe)
     if recipe.selection is not None and done.memory < source.classes:
         raise UserError(
             f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
@@ -58,9 +59,21 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     return done
 
 
-def check_sense(spec: RunSpec) -> None:
+class Asked(Protocol):
+    """What a run and a learner are both told."""
+
+    @property
+    def selection(self) -> str | None: ...
+
+    @property
+    def rehearse_last(self) -> int | None: ...
+
+    @property
+    def epochs(self) -> int: ...
+
+
+def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> None:
     """Refuse what the method would silently ignore."""
-    recipe, name = method(spec.method), spec.method
     kind = recipe.kind
     chosen = spec.selection or recipe.selection
     if chosen is not None:
@@ -69,16 +82,16 @@ def check_sense(spec: RunSpec) -> None:
         raise UserError(f"method {name!r} keeps no memory: leave out the selection.")
     if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules:
         raise UserError(f"method {name!r} does not follow rehearse_last: leave it out.")
-    if spec.observe and not kind.observable:
+    if observe and not kind.observable:
         raise UserError(
             f"the updates of method {name!r} cannot be observed: observe er, mir, gss or gmed; "
             "metasp records its influence anyway."
         )
-    measured = spec.observe or issubclass(kind, MetaSP)
+    measured = observe or issubclass(kind, MetaSP)
     if chosen in NEED_INFLUENCE and not measured:
         raise UserError(
-            f"selection {chosen!r} needs influence, which method {name!r} does not compute: add "
-            "--observe 1, or use a metasp method."
+            f"selection {chosen!r} needs influence, which method {name!r} does not compute: use a "
+            "metasp method, or in a run --observe 1."
         )
 
 

@@ -8,7 +8,7 @@ import torch
 from metasp.engine.evaluate import BATCH, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
-from metasp.methods.learner import Learner
+from metasp.methods.learner import Learner, evaluating
 from metasp.types import Task
 
 
@@ -23,18 +23,22 @@ def note_influence(memory: Memory, ledger: Ledger) -> None:
 def influence_columns(
     ledger: Ledger, memory: Memory, seen: Sequence[Task]
 ) -> Mapping[str, Sequence[Any]]:
-    """One row for each example met in the task, by id; nothing if no influence was computed."""
+    """One row for each example met in the task, by id; nothing if no influence was computed. Only
+    classes are told: other labels may be whole pictures."""
     if not len(ledger):
         return {}
     columns = {name: column.tolist() for name, column in ledger.arrays().items()}
     label = {
-        i: y for task in seen for i, y in zip(task.train.ids.tolist(), task.train.labels.tolist())
+        i: y
+        for task in seen
+        if task.classes
+        for i, y in zip(task.train.ids.tolist(), task.train.labels.tolist())
     }
     new = set(seen[-1].train.ids.tolist())
     kept = set(memory.ids[memory.occupied].tolist())
     ids = columns["id"]
     columns["task"] = [seen[-1].index] * len(ids)
-    columns["label"] = [label[i] for i in ids]
+    columns["label"] = [label.get(i) for i in ids]
     columns["source"] = ["new" if i in new else "memory" for i in ids]
     columns["kept"] = [i in kept for i in ids]
     return columns
@@ -48,8 +52,7 @@ def predicted_labels(
     mode, so that training goes on as if it had not looked."""
     wanted, found = set(ids), dict[int, int]()
     classes = sorted({label for task in seen for label in task.classes})
-    learner.model.eval()
-    with torch.inference_mode():
+    with evaluating(learner.model), torch.inference_mode():
         for task in seen if classes else ():
             if not len(task.train.source):
                 continue
@@ -60,5 +63,4 @@ def predicted_labels(
                 logits = learner.outputs(batch.inputs)
                 if logits.dim() == 2 and logits.shape[1] > classes[-1]:
                     found.update(zip(batch.ids.tolist(), best_of(logits, classes).tolist()))
-    learner.model.train()
     return [found.get(identity) for identity in ids]

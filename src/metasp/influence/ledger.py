@@ -142,7 +142,8 @@ class Ledger:
 def _array(values: Any) -> NDArray[Any]:
     """A numpy array of a tensor (on any device, with or without graph), array or list."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu()
+        values = (values.double() if values.is_floating_point() else values).numpy()
     return np.asarray(values)
 
 

@@ -7,8 +7,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
-from metasp.engine.build import choose_device, first
+from metasp.engine.build import check_sense, choose_device, first
 from metasp.engine.evaluate import best_of, evaluate
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
@@ -16,11 +17,25 @@ from metasp.learner.data import Arrivals, Inputs
 from metasp.learner.settings import LearnerSettings, Metric, Parts
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, settings_of
-from metasp.methods.gradients import evaluating
-from metasp.methods.learner import Learner, Plan
+from metasp.methods.learner import Learner, Plan, evaluating
 from metasp.types import Examples, Streams, Task
 
 AT_ONCE = 500  # examples in one pass without gradients
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that learning moves; there must be some."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"the model must be a torch.nn.Module, not {model!r}.")
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+        raise UserError(
+            "the model has lazy layers that do not know their size yet: run a batch through it "
+            "first."
+        )
+    found = [p for p in model.parameters() if p.requires_grad]
+    if not found:
+        raise UserError("the model has no trainable parameters: there is nothing to learn.")
+    return found
 
 
 def build(
@@ -28,19 +43,18 @@ def build(
     device: str | torch.device | None,
 ) -> Trainer:  # fmt: skip
     """A trainer without tasks."""
-    weights = [p for p in model.parameters() if p.requires_grad]
-    if not weights:
-        raise UserError("the model has no trainable parameters: there is nothing to learn.")
+    weights = trainable(model)
     place = weights[0].device if device is None else choose_device(str(device))
     model.to(place)
     lr = first(settings.lr, recipe.kind.lr)
     keeps = settings.selection or recipe.selection
+    check_sense(name, recipe, settings)
     if recipe.selection is not None and not settings.memory:
         raise UserError(f"{name} needs a memory: give memory=1 or more, or use finetune.")
     learner = Learner(
         model=model,
         optimizer=torch.optim.SGD(
-            [p for p in model.parameters() if p.requires_grad],
+            model.parameters(),  # also the frozen, which have no gradient until they are not
             lr=lr,
             momentum=first(settings.momentum, recipe.kind.momentum),
             weight_decay=first(settings.weight_decay, recipe.kind.weight_decay),
@@ -71,15 +85,21 @@ def outputs_of(learner: Learner, inputs: Tensor) -> Tensor:
     """The model's outputs (n, …) on raw inputs, in evaluation mode, on the CPU."""
     with evaluating(learner.model):
         parts = [
-            learner.outputs(learner.transform(part.to(learner.device))).cpu()
+            learner.outputs(learner.transform(part.to(learner.device)))
             for part in torch.split(inputs, AT_ONCE)
         ]
-    return torch.cat(parts)
+    if not all(isinstance(part, Tensor) for part in parts):
+        raise UserError(
+            f"the model returns a {type(parts[0]).__name__}: wrap it so that it returns one "
+            "tensor, the logits or the outputs of each example."
+        )
+    return torch.cat([part.cpu() for part in parts])
 
 
 def answers(outputs: Tensor, seen: Sequence[int]) -> Tensor:
-    """The most likely of the classes seen, shape (n,); without classes the outputs themselves."""
-    if not seen or outputs.dim() != 2 or outputs.shape[1] <= max(seen):
+    """The most likely of the classes seen, shape (n,); without classes, or with one output that
+    stands for two of them, the outputs themselves."""
+    if not seen or outputs.dim() != 2 or outputs.shape[1] <= max(1, *seen):
         return outputs
     return best_of(outputs, seen)
 
@@ -89,7 +109,10 @@ def score_outputs(
 ) -> float:
     """The metric; without one the accuracy where there are classes, else the mean loss."""
     if metric is not None:
-        return float(torch.as_tensor(metric(outputs, labels), dtype=torch.float64).mean())
+        value = metric(outputs, labels)
+        if value is None:
+            raise UserError("metric returns nothing: return a number, or one for each example.")
+        return float(torch.as_tensor(value, dtype=torch.float64).mean())
     said = answers(outputs, seen)
     if said is not outputs:
         return float((said == labels).double().mean())
@@ -129,6 +152,24 @@ def check_arrivals(learner: Learner, found: Arrivals, known: Sequence[Task]) -> 
             )
 
 
+def check_names(names: Tensor, found: Arrivals, known: Sequence[Task]) -> None:
+    """Raise if an id was given to an example of another class before: it cannot be the same one."""
+    if not found.are_classes:
+        return
+    before = {
+        i: y
+        for task in known
+        if task.classes
+        for i, y in zip(task.train.ids.tolist(), task.train.labels.tolist())
+    }
+    for name, label in zip(names.tolist(), found.labels.tolist()):
+        if before.get(name, label) != label:
+            raise UserError(
+                f"id {name} was given to an example of class {before[name]} before and now to one "
+                f"of class {label}: ids name examples for life; leave ids out for running numbers."
+            )
+
+
 def kind(rows: Tensor) -> str:
     return f"{str(rows.dtype).removeprefix('torch.')} of shape {tuple(rows.shape[1:])}"
 
@@ -137,9 +178,12 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
     """Raise if model, loss, method or selection cannot take such labels."""
     if not found.are_classes:
         if not own_loss:
+            if found.labels.is_floating_point():
+                what = "the labels are no whole numbers, so they are no classes"
+            else:
+                what = f"the labels have shape {tuple(found.labels.shape)}, and classes have (n,)"
             raise UserError(
-                "the labels are no whole numbers, so they are no classes: pass loss_fn=, with one "
-                "loss per example, for a regression."
+                f"{what}: pass loss_fn=, with one loss per example, for anything but classes."
             )
         if recipe.kind.classes:
             raise UserError(
@@ -152,7 +196,7 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
                 "selection='reservoir', 'task-balanced' or 'rehsel'."
             )
     few = found.inputs[:2]
-    outputs = outputs_of(learner, few).to(learner.device)
+    outputs = first_outputs(learner, few).to(learner.device)
     if not own_loss:
         check_range(outputs, found.labels)
     losses = learner.loss_fn(outputs, found.labels[:2].to(learner.device))
@@ -162,6 +206,19 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
             f"loss_fn gives {shape} for {len(few)} examples: return one number per example, for "
             'instance F.mse_loss with reduction="none" and a mean over the outputs.'
         )
+
+
+def first_outputs(learner: Learner, few: Tensor) -> Tensor:
+    """The model's outputs on a few inputs, or one sentence on why it has none."""
+    try:
+        return outputs_of(learner, few)
+    except (RuntimeError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0][:120]
+        whole = "" if few.is_floating_point() else ", or make them floats with .float()"
+        raise UserError(
+            f"the model cannot take inputs that are {kind(few)} ({reason}): bring them to what it "
+            f"takes, for instance with transform={whole}."
+        ) from error
 
 
 def check_range(outputs: Tensor, labels: Tensor) -> None:

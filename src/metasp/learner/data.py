@@ -1,6 +1,7 @@
 """Whatever holds a user's examples, as aligned tensors."""
 
-from collections.abc import Iterable, Sequence
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from torch.utils.data import (
 )
 
 from metasp.errors import UserError
+
+
+LARGEST = 2**62  # of ids: the next one must still be a number
 
 
 class Arrivals(NamedTuple):
@@ -43,11 +47,13 @@ def read(dataset: Any, dtype: torch.dtype, what: str = "dataset") -> Arrivals:
     if is_pair(dataset):
         inputs, labels = (tensor_of(part, what) for part in dataset)
     elif isinstance(dataset, DataLoader):
-        inputs, labels = joined([pair_of(batch, what) for batch in dataset], what, torch.cat)
-    elif hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        parts = [pair_of(batch, what) for batch in dataset]
+        single = dataset.batch_sampler is None and all(label.dim() == 0 for _, label in parts)
+        inputs, labels = joined(parts, what, torch.stack if single else torch.cat)
+    elif indexed(dataset):
         rows = (dataset[index] for index in range(len(dataset)))
         inputs, labels = joined([pair_of(row, what) for row in rows], what, torch.stack)
-    elif isinstance(dataset, Iterable):
+    elif isinstance(dataset, Iterable) and not isinstance(dataset, Mapping):
         inputs, labels = joined([pair_of(row, what) for row in dataset], what, torch.stack)
     else:
         raise not_pairs(what)
@@ -55,6 +61,13 @@ def read(dataset: Any, dtype: torch.dtype, what: str = "dataset") -> Arrivals:
     if inputs.is_floating_point():
         inputs = inputs.to(dtype)
     return checked(Arrivals(inputs.detach().cpu(), labels.detach().cpu()), what)
+
+
+def indexed(dataset: Any) -> bool:
+    """Whether its examples are found by their numbers."""
+    if isinstance(dataset, IterableDataset | Mapping) or hasattr(dataset, "columns"):
+        return False
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def is_pair(dataset: Any) -> bool:
@@ -102,7 +115,12 @@ def tensor_of(value: Any, what: str) -> Tensor:
     """A tensor of a tensor, array, number, list or picture (channels first)."""
     if isinstance(value, Tensor):
         return value
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UserError(
+            f"the {what} holds rows of different lengths: bring them to one shape first."
+        ) from error
     if hasattr(value, "getbands"):  # a PIL image
         array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
     if array.dtype.kind not in "biuf":
@@ -135,15 +153,36 @@ def ids_of(given: Any, count: int, first: int) -> Tensor:
     if given is None:
         return torch.arange(first, first + count)
     ids = tensor_of(given, "ids")
-    if ids.is_floating_point() or ids.shape != (count,) or bool((ids < 0).any()):
+    whole = not ids.is_floating_point() and ids.dtype != torch.bool
+    if not whole or ids.shape != (count,) or bool((ids < 0).any()):
         raise UserError(
             f"ids must be {count} whole numbers from 0 on, one per example; keep a table of your "
             "own for other names."
         )
+    if int(ids.max()) >= LARGEST:
+        raise UserError(f"id {int(ids.max())} is too large: keep ids below {LARGEST}.")
     if len({*ids.tolist()}) < count:
         twice = next(i for i in ids.tolist() if int((ids == i).sum()) > 1)
         raise UserError(f"id {twice} is given to two examples: give each its own.")
     return ids.long().cpu()
+
+
+def whole_numbers(given: Any) -> set[int]:
+    """Ids to be forgotten: one, or any collection of them."""
+    rows = given.reshape(-1).tolist() if hasattr(given, "reshape") else given
+    rows = [rows] if isinstance(rows, numbers.Number) else rows
+    if isinstance(rows, str) or not isinstance(rows, Iterable):
+        raise UserError(f"ids must be whole numbers, not {given!r}.")
+    found = set()
+    for row in rows:
+        one = row.item() if hasattr(row, "item") else row
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < LARGEST:
+            raise UserError(
+                f"ids must be whole numbers from 0 on, and {one!r} is none: a mask must be turned "
+                "into ids first, for instance ids[mask]."
+            )
+        found.add(one)
+    return found
 
 
 def check_order(dataset: Any) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from metasp.errors import UserError
 from metasp.store.files import write_atomic
 
-FORMAT = 1
+FORMAT = 2  # 1 kept every label, and the momentum of trainable parameters by their place
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if version != FORMAT:
         raise UserError(
             f"{path} has format {version} and this metasp reads {FORMAT}: it was saved by metasp "
-            f"{about.get('version', 'of another version')}; use that, or a newer one."
+            f"{about.get('version', 'of another version')}; use that one."
         )
     try:
         tensors = parse_tensors(content)

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError, unknown
 
+LARGEST = 1_000_000  # outputs: a label beyond is a mistake, not a class
+
 
 def head_layer(model: nn.Module, name: str) -> nn.Linear:
     """The linear layer of that name."""
@@ -17,6 +19,12 @@ def head_layer(model: nn.Module, name: str) -> nn.Linear:
         raise unknown("linear layer", name, linears)
     layer = model.get_submodule(name)
     assert isinstance(layer, nn.Linear)
+    for key, other in model.named_parameters(remove_duplicate=False):
+        if other is layer.weight and key != f"{name}.weight":
+            raise UserError(
+                f"head={name!r} shares its weight with {key!r} and cannot grow alone: give it all "
+                "the outputs it will need, and leave head out."
+            )
     return layer
 
 
@@ -27,6 +35,11 @@ def resize_head(
     would be; the optimizer follows, with no momentum for the new."""
     if layer.out_features == size:
         return
+    if size > LARGEST:
+        raise UserError(
+            f"label {size - 1} would make a last layer of {size} outputs: number the classes from "
+            "0 on."
+        )
     for key in ("weight", "bias"):
         old = getattr(layer, key)
         if old is None:

@@ -1,6 +1,8 @@
 """ContinualLearner: a user's model, a method and a memory, fed one dataset after the other."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -19,12 +21,14 @@ from metasp.learner.build import (
     build,
     check_arrivals,
     check_fit,
+    check_names,
     outputs_of,
     plan_for,
     score_outputs,
     task_of,
+    trainable,
 )
-from metasp.learner.data import Arrivals, check_order, ids_of, read, tensor_of
+from metasp.learner.data import Arrivals, check_order, ids_of, read, tensor_of, whole_numbers
 from metasp.learner.head import head_layer, resize_head
 from metasp.learner.progress import shown
 from metasp.learner.randomness import OwnRandomness
@@ -32,7 +36,7 @@ from metasp.learner.settings import Augment, LearnerSettings, Metric, Parts, cho
 from metasp.learner.stored import from_file, to_file
 from metasp.learner.view import MemoryView, influence_table, without_inputs
 from metasp.methods import Method
-from metasp.types import LossFn
+from metasp.types import LossFn, State
 
 
 class ContinualLearner:
@@ -84,24 +88,30 @@ class ContinualLearner:
         be new or known. ``ids`` are whole numbers that name the examples for life (default:
         running numbers); those that were forgotten are left out. With a ``test`` dataset the task
         is scored before and after. If this fails or is interrupted, the learner is as before."""
-        events = self.stream(dataset, ids, test)
-        for _ in shown(events, self._trainer) if progress else events:
-            pass
+        with closing(self.stream(dataset, ids, test)) as events:
+            for _ in shown(events, self._trainer) if progress else events:
+                pass
         return self
 
-    def stream(self, dataset: Any, ids: Any = None, test: Any = None) -> Iterator[Event]:
+    def stream(self, dataset: Any, ids: Any = None, test: Any = None) -> Generator[Event]:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before."""
         dtype = self._dtype
         if ids is not None:
             check_order(dataset)
-        with self._random.used():  # a loader may shuffle
-            found = read(dataset, dtype)
-            tests = None if test is None else read(test, dtype, "test dataset")
-        return self._events(found, ids, tests)
+        before = self._random.state()
+        try:
+            with self._random.used():  # a loader may shuffle
+                found = read(dataset, dtype)
+                tests = None if test is None else read(test, dtype, "test dataset")
+        except BaseException:
+            self._random.restore(before)
+            raise
+        return self._events(found, ids, tests, before)
 
     def predict(self, x: Any) -> Tensor:
         """The class of each input (n,), of those seen; a regression's outputs."""
+        self._check_learned()
         return answers(self.outputs(x), self.classes)
 
     def outputs(self, x: Any) -> Tensor:
@@ -109,10 +119,16 @@ class ContinualLearner:
         inputs = tensor_of(x, "inputs")
         if inputs.is_floating_point():
             inputs = inputs.to(self._dtype)
-        return outputs_of(self._trainer.learner, inputs)
+        learner = self._trainer.learner
+        one = learner.memory.inputs
+        if one is not None and inputs.shape == one.shape[1:]:
+            raise UserError("this is a single input without a batch around it: give x[None].")
+        return outputs_of(learner, inputs)
 
     def score(self, dataset: Any) -> float:
         """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
+        if self._parts.metric is None:
+            self._check_learned()
         found = read(dataset, self._dtype)
         said = self.outputs(found.inputs)
         learner, metric = self._trainer.learner, self._parts.metric
@@ -136,7 +152,7 @@ class ContinualLearner:
     @property
     def removed(self) -> list[dict[str, Any]]:
         """Each removal: the ids, when, the reason; nothing of their content."""
-        return [dict(record) for record in self._removed]
+        return deepcopy(self._removed)
 
     def influence(self) -> pa.Table:
         """One row for each example that was measured or is in memory: id, label, task, mean
@@ -153,24 +169,27 @@ class ContinualLearner:
         """Remove examples, by their ids or where ``predicate(row)`` holds for a row of
         `influence()`: from the memory, from the influences, and so from every file saved from now
         on. Free slots are filled again by what comes. What the weights have learned stays learned.
-        Gives the ids; `removed` keeps the record."""
+        Gives the ids, which are never learned again; `removed` keeps the record."""
         self._check_idle("forget")
         if (ids is None) == (predicate is None):
             raise UserError("forget needs either ids or a predicate: give one of them.")
         if predicate is not None:
             gone = [row["id"] for row in self.influence().to_pylist() if predicate(row)]
         else:
-            gone = sorted({int(i) for i in tensor_of(ids, "ids").reshape(-1).tolist()})
+            gone = sorted(whole_numbers(ids))
+        if not isinstance(reason, str):
+            raise UserError(f"the reason is a text that is kept, not {reason!r}.")
         held = set(self._trainer.learner.memory.ids.tolist())
         wanted = torch.tensor(gone, dtype=torch.long)
         self._trainer.forget(wanted)
         self._history = self._history.without(wanted)
         if gone:
+            self._next_id = max(self._next_id, gone[-1] + 1)  # numbers of its own skip them
             count = sum(i in held for i in gone)
             self._removed.append(
                 {"ids": gone, "when": now(), "reason": reason, "from_memory": count}
             )
-        return gone
+        return list(gone)
 
     def save(self, path: str | Path) -> None:
         """Write everything but the code to one file, in one step: after `load` learning goes on
@@ -195,16 +214,20 @@ class ContinualLearner:
         assert isinstance(loaded, cls)
         return loaded
 
-    def _events(self, found: Arrivals, ids: Any, test: Arrivals | None) -> Iterator[Event]:
-        """One task from beginning to end, or not at all."""
+    def _events(
+        self, found: Arrivals, ids: Any, test: Arrivals | None, random: State
+    ) -> Generator[Event]:
+        """One task from beginning to end, or not at all, with the random streams as they were
+        before the data was read."""
         self._check_idle("learn")
-        trainer, before = self._trainer, self._snapshot()
+        trainer, before = self._trainer, {**self._snapshot(), "random": random}
         ledger, mode, done = trainer.learner.ledger, modes(self.model), False
         self._busy = True
         try:
             with self._random.used():
                 self._open(found, ids, test)
-            self.model.train()
+            if not self.model.training:
+                self.model.train()
             for event in self._random.around(trainer.run()):
                 if isinstance(event, RunFinished):
                     break
@@ -227,6 +250,8 @@ class ContinualLearner:
         """Check what has arrived and put it at the end of the stream."""
         trainer, learner = self._trainer, self._trainer.learner
         names = ids_of(ids, len(found.labels), self._next_id)
+        if ids is not None:
+            check_names(names, found, trainer.tasks)
         gone = torch.tensor([i for record in self._removed for i in record["ids"]])
         kept = torch.nonzero(~torch.isin(names, gone)).flatten()
         if not len(kept):
@@ -258,6 +283,7 @@ class ContinualLearner:
             "position": position,
             "tasks": list(trainer.tasks),
             "plan": trainer.learner.plan,
+            "unsaved": unsaved_buffers(self.model),
             "head": self._head.out_features if self._head is not None else None,
             "random": self._random.state(),
             "next_id": self._next_id,
@@ -270,6 +296,8 @@ class ContinualLearner:
         if self._head is not None:
             resize_head(self._head, before["head"], learner.optimizer, learner.streams["head"])
         trainer.restore(before["tensors"], before["position"])
+        for name, buffer in before["unsaved"].items():
+            self.model.get_buffer(name).copy_(buffer)
         trainer.tasks, learner.plan = list(before["tasks"]), before["plan"]
         learner.current = None
         self._random.restore(before["random"])
@@ -282,9 +310,17 @@ class ContinualLearner:
                 "it."
             )
 
+    def _check_learned(self) -> None:
+        """Of classes nothing can be said before there are any."""
+        if not self._learned and self._parts.loss_fn is None:
+            raise UserError(
+                "no class has been learned yet: learn a dataset first; `outputs` gives what the "
+                "model says as it is."
+            )
+
     @property
     def _dtype(self) -> torch.dtype:
-        return next(p.dtype for p in self.model.parameters() if p.requires_grad)
+        return trainable(self.model)[0].dtype
 
 
 def now() -> str:
@@ -294,6 +330,12 @@ def now() -> str:
 
 def modes(model: nn.Module) -> dict[nn.Module, bool]:
     return {module: module.training for module in model.modules()}
+
+
+def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """What a model keeps besides its state, which nobody else would bring back."""
+    saved = model.state_dict().keys()
+    return {n: b.detach().clone() for n, b in model.named_buffers() if n not in saved}
 
 
 def restore_modes(before: Mapping[nn.Module, bool]) -> None:

@@ -3,6 +3,7 @@ streams of torch, Python and numpy, kept apart from the caller's: theirs never m
 step to step and can be stored."""
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from metasp.influence.origin import RandomState
 from metasp.types import State, Streams
 
 Item = TypeVar("Item")
+ONE_AT_A_TIME = threading.RLock()  # there is one set of global streams for all threads
 
 
 class OwnRandomness:
@@ -39,18 +41,19 @@ class OwnRandomness:
     @contextmanager
     def used(self) -> Iterator[None]:
         """The global streams are the learner's inside, and the caller's again afterwards."""
-        callers = RandomState.capture(self.now.device)
-        self.now.restore()
-        try:
-            yield
-        finally:
-            self.now = RandomState.capture(self.now.device)
-            callers.restore()
+        with ONE_AT_A_TIME:
+            callers = RandomState.capture(self.now.device)
+            self.now.restore()
+            try:
+                yield
+            finally:
+                self.now = RandomState.capture(self.now.device)
+                callers.restore()
 
     def around(self, items: Iterator[Item]) -> Iterator[Item]:
         """The same items; only their making sees the learner's streams."""
         while True:
-            with self.used():
+            with self.used(), torch.enable_grad():
                 item = next(items, None)
             if item is None:
                 return

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +47,8 @@ class LearnerSettings:
         for key in values:
             if key not in known:
                 raise unknown("setting of a learner", key, known)
-        return cls(**values)
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+        return cls(**plain)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values by name; what is None is left out."""
@@ -61,6 +63,12 @@ class Parts:
     metric: Metric | None = None
     transform: Callable[[Tensor], Tensor] | None = None
     augment: Augment | None = None
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            part = getattr(self, entry.name)
+            if part is not None and not callable(part):
+                raise UserError(f"{entry.name} must be a function, not {part!r}.")
 
     def names(self) -> dict[str, str]:
         """What each given part is called, for a sentence about one that is missing."""

@@ -1,6 +1,6 @@
 """A learner as a file's content, and back."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from metasp.errors import UserError, unknown
 from metasp.influence import Ledger
 from metasp.learner import files
 from metasp.learner.head import resize_head
+from metasp.learner.view import nothing_like
 from metasp.types import Examples, Task
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, A
         tensors[f"history/{name}"] = torch.from_numpy(values)
     for task in trainer.tasks:
         tensors[f"tasks/{task.index}/ids"] = task.train.ids
-        tensors[f"tasks/{task.index}/labels"] = task.train.labels
+        labels = task.train.labels
+        tensors[f"tasks/{task.index}/labels"] = labels if task.classes else labels[:0]
     about = {
         "version": __version__,
         "method": learner.method,
         "own_method": not learner._named,
         "code": learner._parts.names(),
-        "settings": learner.settings.as_dict(),
+        "settings": {**learner.settings.as_dict(), "settings": own_settings(learner)},
         "model": files.shapes_of(learner.model),
         "position": position,
         "classes": [list(task.classes) for task in trainer.tasks],
@@ -94,6 +96,13 @@ def from_file(
     return learner
 
 
+def own_settings(learner: "ContinualLearner") -> dict[str, Any]:
+    """The method's own settings, also those that came with an object."""
+    settings = learner._trainer.method.settings
+    values = {} if settings is None else asdict(settings)
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def part_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     return {k[len(name) + 1 :]: t for k, t in tensors.items() if k.startswith(f"{name}/")}
 
@@ -101,6 +110,8 @@ def part_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 def stored_task(index: int, classes: tuple[int, ...], columns: dict[str, Tensor]) -> Task:
     """A task as it is kept after it was learned: without inputs and tests."""
     labels, ids = columns[f"{index}/labels"], columns[f"{index}/ids"]
+    if not classes:
+        labels = nothing_like(labels, len(ids))
     none = torch.zeros(0)
     train = Examples(none, torch.arange(len(ids)), labels, ids)
     return Task(index, classes, train, Examples.of(none, none))

@@ -74,16 +74,19 @@ def influence_table(memory: Memory, history: Ledger, tasks: Iterable[Task]) -> p
     held = set(memory.ids[memory.occupied].tolist())
     known = history.arrays()
     ids = sorted({*known["id"].tolist(), *held})
-    about = {
-        example: (label, task.index)
-        for task in tasks
-        for example, label in zip(task.train.ids.tolist(), task.train.labels.tolist())
-    }
+    labels, since = dict[int, Any](), dict[int, int]()
+    for task in tasks:
+        names = task.train.ids.tolist()
+        since.update(dict.fromkeys(names, task.index))
+        if task.classes:  # of other labels the memory alone is kept
+            labels.update(zip(names, task.train.labels.tolist()))
+    stored = memory.table()
+    labels.update(zip(map(int, stored["id"]), stored["label"]))
     means, counts = history.means(ids), dict(zip(known["id"].tolist(), known["count"].tolist()))
     columns: dict[str, Any] = {
         "id": pa.array(ids, pa.int64()),
-        "label": pa.array([about[i][0] for i in ids]),
-        "task": pa.array([about[i][1] for i in ids], pa.int64()),
+        "label": pa.array([labels.get(i) for i in ids]),
+        "task": pa.array([since[i] for i in ids], pa.int64()),
     }
     columns |= {name: numbers(means[:, i]) for i, name in enumerate(MEANS)}
     columns["count"] = pa.array([counts.get(i, 0) for i in ids], pa.int64())
@@ -97,7 +100,14 @@ def numbers(values: Any) -> pa.Array:
 
 
 def without_inputs(task: Task) -> Task:
-    """What is kept of a task that has been learned: ids, labels and classes."""
+    """What is kept of a task that has been learned: ids, classes, and of which class each example
+    was. Labels that are no classes may be the data itself: only their shape stays."""
     train = task.train
-    kept = type(train)(torch.zeros(0), torch.arange(len(train)), train.labels, train.ids)
+    labels = train.labels if task.classes else nothing_like(train.labels, len(train))
+    kept = type(train)(torch.zeros(0), torch.arange(len(train)), labels, train.ids)
     return Task(task.index, task.classes, kept, task.test)
+
+
+def nothing_like(labels: Tensor, count: int) -> Tensor:
+    """Zeros for so many labels of the same shape and type, which take no room."""
+    return labels.new_zeros(()).expand(count, *labels.shape[1:])

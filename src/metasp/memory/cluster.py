@@ -43,7 +43,7 @@ def spread(rows: Rows, count: int, clusters: int, generator: torch.Generator) ->
 def assign(rows: Rows, count: int, centres: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest centre of each row, and the squared distance to it."""
     nearest = torch.empty(count, dtype=torch.long)
-    distance = torch.empty(count)
+    distance = torch.empty(count, dtype=centres.dtype)
     norms = centres.square().sum(1)
     for part in torch.split(torch.arange(count), CHUNK):
         chunk = rows(part)

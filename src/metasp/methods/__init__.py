@@ -77,7 +77,9 @@ def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Setting
             if not known:
                 raise UserError(f"method {name!r} has no settings of its own, so no {key!r}.")
             raise unknown(f"setting of method {name!r}", key, known)
-    return recipe.kind.Settings(**{**recipe.preset, **values})
+    tuples = {e.name for e in fields(recipe.kind.Settings) if isinstance(e.default, tuple)}
+    given = {k: tuple(v) if k in tuples and isinstance(v, list) else v for k, v in values.items()}
+    return recipe.kind.Settings(**{**recipe.preset, **given})
 
 
 def complete_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

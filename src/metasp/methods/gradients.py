@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 
 from metasp.influence.origin import Origin, evaluate_at, kept_random_state
 from metasp.influence.pseudo import gradient, make_plan, virtual_parameters
-from metasp.methods.learner import Learner
+from metasp.methods.learner import Learner, evaluating
 from metasp.methods.method import batch_bounds
 from metasp.types import Batch, LossFn
 
@@ -42,6 +42,7 @@ def descend_along(learner: Learner, vector: Tensor) -> None:
     """One step of the optimizer with a vector (p,) in place of the gradient."""
     parameters = trainable(learner.model).values()
     parts = torch.split_with_sizes(vector, [p.numel() for p in parameters])
+    learner.optimizer.zero_grad()  # also of what was frozen since
     for parameter, part in zip(parameters, parts):
         parameter.grad = part.view_as(parameter)
     learner.optimizer.step()
@@ -52,7 +53,7 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     BatchNorm statistics nor any random state move."""
     model = learner.model
     theta = {name: p.detach() for name, p in trainable(model).items()}
-    total = torch.zeros(sum(p.numel() for p in theta.values()), device=learner.device)
+    total = torch.zeros_like(torch.cat([p.flatten() for p in theta.values()]))
     origin = Origin.of(model, learner.device)
     with kept_random_state(learner.device):
         for start, stop in batch_bounds(batch.size, portion or batch.size):
@@ -107,18 +108,6 @@ def loss_of(learner: Learner) -> LossFn:
     if not learner.bf16:
         return learner.loss_fn
     return lambda outputs, labels: learner.loss_fn(outputs.float(), labels)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode for a while; each module's own mode comes back."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class GSS(Method):
 
     def remember(self, new: Batch, task: Task) -> None:
         learner, memory = self.learner, self.learner.memory
-        if learner.selection is not SELECTIONS["gradient-diverse"]:
+        if learner.selection.decide is not SELECTIONS["gradient-diverse"].decide:
             return super().remember(new, task)
         drawn = memory.draw(self.settings.references, learner.streams["references"])
         fresh = torch.full((new.size,), NEUTRAL)
@@ -79,7 +79,7 @@ def redundancy(learner: Learner, batch: Batch, references: Batch) -> Tensor:
         inner = torch.stack([a @ b.T for a, b in zip(fresh, known)]).sum(0)
         scale = squares(fresh).sqrt()[:, None] * lengths
         found.append((inner / scale.clamp(min=TINY)).amax(1))
-    return (1 + torch.cat(found)).clamp(0, 2).cpu()
+    return (1 + torch.cat(found)).clamp(0, 2).cpu().float()
 
 
 def squares(gradients: list[Tensor]) -> Tensor:

@@ -1,7 +1,7 @@
 """The learner: what a method may touch, and the few moves that every method is made of."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -156,6 +156,18 @@ class Learner:
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         inputs = inputs.contiguous(memory_format=layout)
         return Batch(inputs, raw.labels.to(self.device), raw.ids)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode for a while; each module's own mode comes back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def uniform(losses: Tensor) -> Tensor:

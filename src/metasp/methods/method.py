@@ -11,7 +11,7 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.influence.ledger import QUANTITIES
 from metasp.memory import Offer
-from metasp.methods.learner import Learner, Step
+from metasp.methods.learner import Learner, Step, evaluating
 from metasp.spec import validate_field
 from metasp.types import Batch, Examples, State, Task
 
@@ -152,12 +152,10 @@ def points(learner: Learner, examples: Examples) -> Callable[[Tensor], Tensor]:
     """The rows a selection may cluster: pixels read in place, or features of the current model."""
     if learner.selection.points == "pixels":
         return lambda rows: examples.take(rows).inputs.flatten(1).float().cpu()
-    learner.model.eval()
-    with torch.no_grad():
+    with evaluating(learner.model), torch.no_grad():
         parts = [
             learner.features(learner.plain(examples.take(rows)).inputs).cpu()
             for rows in torch.split(torch.arange(len(examples)), 500)
         ]
-    learner.model.train()
     found = torch.cat(parts)
     return lambda rows: found[rows]
