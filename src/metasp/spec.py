@@ -16,9 +16,9 @@ from metasp.errors import UserError, unknown
 
 
 def setting(default: Any, help: str, *, least: float | None = None, most: float | None = None,
-            choices: tuple[str, ...] = (), flag: str = "") -> Any:  # fmt: skip
+            choices: tuple[str, ...] = ()) -> Any:  # fmt: skip
     """A dataclass field that carries its help, its bounds and its choices."""
-    about = {"help": help, "least": least, "most": most, "choices": choices, "flag": flag}
+    about = {"help": help, "least": least, "most": most, "choices": choices}
     if callable(default):
         return field(default_factory=default, metadata=about)
     return field(default=default, metadata=about)
@@ -37,7 +37,8 @@ def like(owner: type, name: str, **changes: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """One run. None means "the benchmark's, method's or backbone's own default"; a stored spec
-    has none of those left, so a changed default can never change the meaning of an old file."""
+    has none of those left, so a changed default can never change the meaning of an old file. (A
+    method's own setting may stay None where it follows from others, such as memory / 10.)"""
 
     benchmark: str = setting("split-digits", "Where the stream of tasks comes from.")
     data_digest: str | None = setting(None, "Content digest of the data (filled in by the run).")

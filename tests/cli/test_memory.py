@@ -73,6 +73,21 @@ def test_list_and_forget_in_a_finished_run(tiny, capsys):
     assert directory.result()["forgotten"] == {"examples": len(gone), "undisturbed": True}
 
 
+def test_reasons_are_text_and_what_is_not_there_is_not_recorded(tiny, capsys):
+    directory = finish(tiny(method="er"))
+    done = call(capsys, "memory", "forget", directory.path, 3, "--reason", "[/done] [red]")
+    assert done["forgotten"] == [3]
+    with pytest.raises(SystemExit) as stop:
+        main(["memory", "list", str(directory.path)])
+    assert stop.value.code == 0
+    assert "[/done] [red]" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        main(["memory", "forget", str(directory.path), "--label", "77"])
+    assert stop.value.code == 2
+    assert "holds no such example" in capsys.readouterr().err
+    assert len(call(capsys, "memory", "list", directory.path)["removed"]) == 1
+
+
 def test_the_content_is_gone_from_the_checkpoint(tiny):
     """The bytes of the picture, looked for in all files of the run."""
     experiment = stopped(tiny, 12, method="er", benchmark="split-digits")

@@ -84,6 +84,21 @@ def test_a_half_written_event_is_not_kept(tiny):
     assert_same_run(finish(tiny("torn")), whole)
 
 
+def test_a_log_shorter_than_its_checkpoint_is_refused_before_training(tiny):
+    """To cut it to the length that the checkpoint names would pad it with zeros."""
+    experiment = tiny(options={"checkpoint_seconds": 0.0})
+    taken = iter(range(10**6))
+    experiment.stop = lambda: next(taken) >= 5
+    with pytest.raises(Interrupted):
+        finish(experiment)
+    log = experiment.directory.path / "events.jsonl"
+    log.write_bytes(log.read_bytes()[:40])
+    with pytest.raises(UserError, match=r"events are lost: .* --force"):
+        finish(tiny())
+    assert len(log.read_bytes()) == 40
+    assert finish(tiny(options={"force": True})).result()
+
+
 def test_a_changed_spec_is_refused(tiny):
     run = interrupted(tiny(), 3)
     path = run.path / "spec.toml"

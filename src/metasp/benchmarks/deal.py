@@ -116,11 +116,6 @@ def deal(
     return [tuple(order[end - size : end]) for size, end in zip(sizes, ends)]
 
 
-def deal_classes(order: Sequence[int], tasks: int) -> list[tuple[int, ...]]:
-    """Cut an order of classes into equal tasks, or say why it does not fit."""
-    return deal(order, tasks)
-
-
 def arrange(
     count: int, generator: torch.Generator | None, order: Sequence[int] | None
 ) -> list[int]:

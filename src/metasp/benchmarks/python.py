@@ -95,7 +95,7 @@ def collected(dataset: Any) -> tuple[Any, Any]:
 
 
 def as_array(value: Any) -> Any:
-    """One input as an array; a single channel is made plain for pictures."""
+    """One input as an array."""
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     return np.asarray(value)

@@ -44,7 +44,7 @@ def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps({what: rows}))
         return
-    console = Console()
+    console = Console(markup=False)
     if not rows:
         console.print(f"no {what} in {runs}")
         return

@@ -46,7 +46,7 @@ def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None
     if as_json:
         print(json.dumps({"run": str(run), "memory": rows, "removed": removed}))
         return
-    console = Console()
+    console = Console(markup=False)
     console.print(memory_table(rows))
     for record in removed:
         reason = f": {record['reason']}" if record["reason"] else ""
@@ -74,6 +74,8 @@ def forget(
     if bool(ids) == picked:
         raise UserError("say what to forget: ids, or --label and --task, but not both.")
     held = {row["id"] for row in rows_of(where, label, task)}
+    if picked and not held:
+        raise UserError("the memory holds no such example: see `metasp memory list RUN`.")
     gone = where.forget(list(ids) if ids else sorted(held), reason)
     freed = len(held.intersection(gone))
     if as_json:

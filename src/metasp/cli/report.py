@@ -84,7 +84,7 @@ def usable(runs: tuple[Path, ...]) -> Gathered:
 
 def show(tables: list[Table], form: str, found: Gathered) -> None:
     if form == "terminal":
-        console = Console(width=None if sys.stdout.isatty() else 160)
+        console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
         console.print(terminal(tables), soft_wrap=False)
     elif form == "json":
         print(as_json(tables, damaged=found.damaged, unfinished=found.unfinished))

@@ -73,7 +73,8 @@ def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) ->
     if experiment.finished:
         if kinds:
             retold(experiment.directory, kinds)
-        console.print(f"already finished: {where} (run again with --force)", highlight=False)
+        again = f"already finished: {where} (run again with --force)"
+        console.print(again, highlight=False, markup=False)
     else:
         experiment.stop = stop_on_signal()
         try:
@@ -90,7 +91,8 @@ def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) ->
     else:
         console.print(score_table(result), balance_table(result))
         took = duration(result["seconds"]["total"])
-        console.print(f"trained in {took}; stored in {where}", highlight=False, soft_wrap=True)
+        done = f"trained in {took}; stored in {where}"
+        console.print(done, highlight=False, soft_wrap=True, markup=False)
     return 0
 
 

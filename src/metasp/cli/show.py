@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -26,7 +27,7 @@ def follow(events: Iterator[Event], run: Any, console: Console) -> None:
         shown = 0.0
         for event in events:
             for warning in run.warnings:
-                console.print(f"[yellow]warning:[/] {warning}", highlight=False)
+                console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False)
             run.warnings.clear()
             if isinstance(event, Evaluated) and not event.before:
                 console.print(task_row(event, tasks), highlight=False)

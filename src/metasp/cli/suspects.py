@@ -42,7 +42,7 @@ def command(run: Path, by: str, top: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": str(run), "by": by, "suspects": rows, "quality": found}))
         return
-    console = Console()
+    console = Console(markup=False)
     console.print(suspects_table(rows, by, len(scores.ids)))
     if found is not None:
         console.print(quality_table(found, len(wrong)))

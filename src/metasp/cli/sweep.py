@@ -84,7 +84,8 @@ def command(
         click.echo(presets()[sweep], nl=False)
         return 0
     specs = expand(read_sweep(sweep))
-    console = Console(stderr=as_json, width=None if Console().is_terminal else 160)
+    width = None if Console().is_terminal else 160
+    console = Console(stderr=as_json, width=width, markup=False)
     todo, runner = plan(specs, on, runs, data, jobs, given)
     if dry_run:
         return show_plan(todo, as_json, console)

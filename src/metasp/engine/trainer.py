@@ -180,7 +180,7 @@ class Trainer:
         self.learner.memory.restore(part("memory"))
         self.method.restore(part("method"))
         ledger = self.learner.ledger
-        self.learner.ledger = ledger.from_state(part("ledger"), ledger.quantities[3:])
+        self.learner.ledger = ledger.from_state(part("ledger"), ledger.extra)
         self.order = part("engine")["order"].clone()
         self.position = Position(**position)
 
@@ -235,7 +235,7 @@ class Trainer:
         columns = influence_columns(learner.ledger, learner.memory, seen)
         if columns:
             columns = {**columns, "predicted": predicted_labels(learner, seen, columns["id"])}
-        learner.ledger = Ledger(learner.ledger.quantities[3:])
+        learner.ledger = Ledger(learner.ledger.extra)
         return TaskFinished(task.index, learner.memory.table(), columns)
 
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:

@@ -46,6 +46,11 @@ class Ledger:
         self._sums: Integers = np.zeros((0, len(self.quantities), DIGITS), np.int64)
         self._counts: Integers = np.zeros(0, np.int64)
 
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """What it holds besides the influences."""
+        return self.quantities[len(QUANTITIES) :]
+
     def __len__(self) -> int:
         return len(self._place)
 
@@ -81,7 +86,7 @@ class Ledger:
         state = self.state()
         kept = ~np.isin(state["ids"], _array(ids).astype(np.int64))
         held = {name: values[kept] for name, values in state.items()}
-        return self.from_state(held, self.quantities[len(QUANTITIES) :])
+        return self.from_state(held, self.extra)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Columns by name: id (ascending), the mean of each quantity, count."""

@@ -4,7 +4,7 @@ All take directions s (by parameter name, each of shape (directions, *shape of t
 give J s, shape (directions, n), with J the derivative of the n losses for the parameters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -107,6 +107,3 @@ def forward_over_reverse(problem: Problem, theta: Named, directions: Named) -> t
         raise Unsupported(str(error)) from error
     hs = {k: torch.stack([one[i] for one in curved]) for i, k in enumerate(theta)}
     return torch.stack(products), hs
-
-
-Curvature = Callable[[Problem, Named, Named], tuple[Tensor, Named]]

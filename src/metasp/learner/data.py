@@ -17,7 +17,6 @@ from torch.utils.data import (
 
 from metasp.errors import UserError
 
-
 LARGEST = 2**62  # of ids: the next one must still be a number
 
 

@@ -90,7 +90,7 @@ def from_file(
     plan = trainer.learner.plan
     trainer.learner.plan = replace(plan, shared_classes=about["shared_classes"])
     learner._random.restore(part["random"])
-    learner._history = Ledger.from_state(part["history"], learner._history.quantities[3:])
+    learner._history = Ledger.from_state(part["history"], learner._history.extra)
     learner._learned, learner._removed = about["learned"], about["removed"]
     learner._next_id = about["next_id"]
     return learner

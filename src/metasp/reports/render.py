@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -118,13 +118,6 @@ def as_json(tables: Sequence[Table], **more: Any) -> str:
         for table in tables
     ]
     return json.dumps({"tables": entries, **more}, indent=1, allow_nan=False, default=str)
-
-
-def as_text(tables: Sequence[Table], width: int) -> str:
-    """The terminal's table as plain text."""
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(terminal(tables))
-    return console.export_text()
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {

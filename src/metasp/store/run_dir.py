@@ -149,7 +149,13 @@ class RunDir:
         with writing(self.path):
             for number in damaged:
                 drop_checkpoint(self.path / "checkpoint", number)
-            self._log.truncate(found.numbers["log"] if found else 0)
+            length = found.numbers["log"] if found else 0
+            if self._log.seek(0, os.SEEK_END) < length:  # to truncate would make it longer
+                raise UserError(
+                    f"{self.path / 'events.jsonl'} is shorter than the checkpoint says, so events "
+                    "are lost: bring it back from a backup, or start the run anew with --force."
+                )
+            self._log.truncate(length)
             self._log.seek(0, os.SEEK_END)
         return found, list(damaged.values())
 
@@ -259,6 +265,9 @@ class RunDir:
         write_table(path, rows)
 
     def _wipe(self) -> None:
+        # The checkpoint goes first: without the rest it would be one of nothing.
+        for name in ("checkpoint", "memory"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
         for name in (
             "spec.toml",
             "result.json",
@@ -269,8 +278,6 @@ class RunDir:
             (self.path / name).unlink(missing_ok=True)
         for path in self.path.glob("explorer*.html"):
             path.unlink()
-        for name in ("memory", "checkpoint"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
 
     def _close_events(self) -> None:
         if self._events is not None:
