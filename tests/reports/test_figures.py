@@ -9,10 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from metasp.cli import main
+from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES
+from metasp.reports.figures import draw as draw_figure
 from metasp.reports.figures.accuracy import pareto_front
+from metasp.reports.records import gather
 from metasp.store.run_dir import INFLUENCE
 from tests.reports.made import make_run
 
@@ -132,6 +136,19 @@ def test_a_figure_without_runs_names_the_sweep_that_makes_them(tmp_path, capsys)
     said = draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "pseudo-steps")
     assert "metasp sweep paper-pseudo-steps" in said.err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_legend_of_many_methods_is_whole_and_clear_of_the_title(tmp_path):
+    for lr in range(24):
+        make_run(tmp_path, 0.5, method="er", lr=0.01 * (lr + 1), selection="task-balanced")
+    (drawing,) = draw_figure("front", group(gather([tmp_path]).records))
+    FigureCanvasAgg(drawing.figure).draw()
+    legend = drawing.figure.legends[0].get_window_extent()
+    assert len(drawing.figure.legends[0].get_texts()) >= 24
+    assert drawing.figure.bbox.contains(legend.x0, legend.y0)
+    assert drawing.figure.bbox.contains(legend.x1, legend.y1)
+    title = next(t for t in drawing.figure.texts if "joint" in t.get_text())
+    assert not legend.overlaps(title.get_window_extent())
 
 
 def test_an_unknown_figure_names_the_nearest(runs, capsys):

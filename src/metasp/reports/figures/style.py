@@ -64,9 +64,17 @@ def line_look(number: int) -> dict[str, Any]:
     }
 
 
+LEGEND_LINE, LEGEND_WIDTH = 0.155, 0.052  # inches: a line of the legend, a letter of it
+TITLE_HEIGHT, PANELS_WIDTH = 0.7, 4.6
+
+
 def legend_right(figure: Figure, axes: Axes) -> None:
-    """One legend for all panels, outside them."""
+    """One legend for all panels, outside them; the figure grows with it, down and to the right."""
     handles, labels = axes.get_legend_handles_labels()
+    width, height = figure.get_size_inches()
+    room = LEGEND_WIDTH * max((len(label) for label in labels), default=0)
+    needed = LEGEND_LINE * len(labels) + TITLE_HEIGHT
+    figure.set_size_inches(max(width, PANELS_WIDTH + room), max(height, needed))
     figure.legend(handles, labels, loc="outside right center")
 
 
