@@ -77,7 +77,8 @@ def collect(runs: Path, name: str) -> None:
 
 
 def groups_of(name: str) -> list[Group]:
-    return group(gather([RESULTS / name]).records)
+    """The runs of a sweep, or of several, as `one+other`."""
+    return group(gather([RESULTS / part for part in name.split("+")]).records)
 
 
 def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:
