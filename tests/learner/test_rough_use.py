@@ -254,6 +254,14 @@ def test_one_output_for_two_classes_is_scored_the_same_way_throughout():
     assert one == pytest.approx(float(loss(learner.outputs(X[:24]), 0 * Y[:24]).mean()))
 
 
+def test_one_class_alone_is_still_a_class():
+    learner = made(net(nn.Linear(8, 1)), head="0")
+    learner.learn((X[:24], 0 * Y[:24]), progress=False)
+    assert learner.predict(X).tolist() == [0] * 48
+    learner.learn((X[24:], 0 * Y[24:] + 1), progress=False)
+    assert set(learner.predict(X).tolist()) <= {0, 1}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -14,7 +14,7 @@ from metasp.engine.evaluate import best_of, evaluate
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
 from metasp.learner.data import Arrivals, Inputs
-from metasp.learner.settings import LearnerSettings, Metric, Parts
+from metasp.learner.settings import LearnerSettings, Parts
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, settings_of
 from metasp.methods.learner import Learner, Plan, evaluating
@@ -76,7 +76,7 @@ def build(
         or getattr(model, "_compiled_call_impl", None) is not None,
     )
     method = recipe.kind(learner, settings_of(recipe, name, settings.settings))
-    score = partial(score_task, parts.metric, parts.loss_fn is not None)
+    score = partial(score_task, parts)
     return Trainer(learner, method, [], LearningRate(lr), score)
 
 
@@ -96,39 +96,40 @@ def outputs_of(learner: Learner, inputs: Tensor) -> Tensor:
     return torch.cat([part.cpu() for part in parts])
 
 
-def answers(outputs: Tensor, seen: Sequence[int]) -> Tensor:
-    """The most likely of the classes seen, shape (n,); without classes, or with one output that
-    stands for two of them, the outputs themselves."""
-    if not seen or outputs.dim() != 2 or outputs.shape[1] <= max(1, *seen):
+def answers(outputs: Tensor, seen: Sequence[int], own_loss: bool) -> Tensor:
+    """The most likely of the classes seen, shape (n,); without classes, or where a loss of one's
+    own makes one output stand for two of them, the outputs themselves."""
+    least = 1 if own_loss else 0
+    if not seen or outputs.dim() != 2 or outputs.shape[1] <= max(least, *seen):
         return outputs
     return best_of(outputs, seen)
 
 
 def score_outputs(
-    learner: Learner, metric: Metric | None, outputs: Tensor, labels: Tensor, seen: Sequence[int]
+    learner: Learner, parts: Parts, outputs: Tensor, labels: Tensor, seen: Sequence[int]
 ) -> float:
     """The metric; without one the accuracy where there are classes, else the mean loss."""
-    if metric is not None:
-        value = metric(outputs, labels)
+    if parts.metric is not None:
+        value = parts.metric(outputs, labels)
         if value is None:
             raise UserError("metric returns nothing: return a number, or one for each example.")
         return float(torch.as_tensor(value, dtype=torch.float64).mean())
-    said = answers(outputs, seen)
+    said = answers(outputs, seen, parts.loss_fn is not None)
     if said is not outputs:
         return float((said == labels).double().mean())
     return float(learner.loss_fn(outputs, labels).double().mean())
 
 
 def score_task(
-    metric: Metric | None, own_loss: bool, learner: Learner, task: Task, seen: Sequence[int]
+    parts: Parts, learner: Learner, task: Task, seen: Sequence[int]
 ) -> tuple[float, float]:
     """A task's test score, as of all classes seen and as of its own."""
-    if metric is None and not own_loss:
+    if parts.metric is None and parts.loss_fn is None:
         return evaluate(learner, task, seen)
     test = task.test.take(torch.arange(len(task.test)))
     outputs = outputs_of(learner, test.inputs)
     labels = test.labels.cpu()
-    both = [score_outputs(learner, metric, outputs, labels, part) for part in (seen, task.classes)]
+    both = [score_outputs(learner, parts, outputs, labels, part) for part in (seen, task.classes)]
     return both[0], both[1]
 
 

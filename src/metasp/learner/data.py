@@ -64,8 +64,8 @@ def read(dataset: Any, dtype: torch.dtype, what: str = "dataset") -> Arrivals:
 
 def indexed(dataset: Any) -> bool:
     """Whether its examples are found by their numbers."""
-    if isinstance(dataset, IterableDataset | Mapping) or hasattr(dataset, "columns"):
-        return False
+    if isinstance(dataset, IterableDataset | Mapping) or hasattr(dataset, "to_numpy"):
+        return False  # a table of pandas' is one of columns
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 

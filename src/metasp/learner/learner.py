@@ -112,7 +112,7 @@ class ContinualLearner:
     def predict(self, x: Any) -> Tensor:
         """The class of each input (n,), of those seen; a regression's outputs."""
         self._check_learned()
-        return answers(self.outputs(x), self.classes)
+        return answers(self.outputs(x), self.classes, self._parts.loss_fn is not None)
 
     def outputs(self, x: Any) -> Tensor:
         """What the model says to each input (n, …), in evaluation mode, on the CPU."""
@@ -131,8 +131,7 @@ class ContinualLearner:
             self._check_learned()
         found = read(dataset, self._dtype)
         said = self.outputs(found.inputs)
-        learner, metric = self._trainer.learner, self._parts.metric
-        return score_outputs(learner, metric, said, found.labels, self.classes)
+        return score_outputs(self._trainer.learner, self._parts, said, found.labels, self.classes)
 
     @property
     def classes(self) -> tuple[int, ...]:
