@@ -88,6 +88,7 @@ def test_layers_frozen_and_thawed_between_tasks(method):
     thawed.learn(SECOND, progress=False)
     assert not torch.equal(model[0].weight, before)
     model.requires_grad_(False)
+    assert thawed.predict(X).shape == (48,)
     with pytest.raises(UserError, match="no trainable parameters"):
         thawed.learn(SECOND, progress=False)
 

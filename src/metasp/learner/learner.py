@@ -93,7 +93,9 @@ class ContinualLearner:
                 pass
         return self
 
-    def stream(self, dataset: Any, ids: Any = None, test: Any = None) -> Generator[Event]:
+    def stream(
+        self, dataset: Any, ids: Any = None, test: Any = None
+    ) -> Generator[Event, None, None]:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before."""
         dtype = self._dtype
@@ -215,7 +217,7 @@ class ContinualLearner:
 
     def _events(
         self, found: Arrivals, ids: Any, test: Arrivals | None, random: State
-    ) -> Generator[Event]:
+    ) -> Generator[Event, None, None]:
         """One task from beginning to end, or not at all, with the random streams as they were
         before the data was read."""
         self._check_idle("learn")
@@ -248,6 +250,7 @@ class ContinualLearner:
     def _open(self, found: Arrivals, ids: Any, test: Arrivals | None) -> None:
         """Check what has arrived and put it at the end of the stream."""
         trainer, learner = self._trainer, self._trainer.learner
+        trainable(self.model)  # there may be none left since the last task
         names = ids_of(ids, len(found.labels), self._next_id)
         if ids is not None:
             check_names(names, found, trainer.tasks)
@@ -319,7 +322,8 @@ class ContinualLearner:
 
     @property
     def _dtype(self) -> torch.dtype:
-        return trainable(self.model)[0].dtype
+        every = list(self.model.parameters())
+        return next((p.dtype for p in every if p.requires_grad), every[0].dtype)
 
 
 def now() -> str:
