@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from metasp.methods import METHODS
 from metasp.metrics import scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -12,7 +13,6 @@ from metasp.store import RunDir
 COMPLETE = {
     "data_digest": "made-in-a-test",
     "tasks": 3,
-    "selection": "reservoir",
     "rehearse_last": 5,
     "width": 16,
     "lr": 0.1,
@@ -22,7 +22,8 @@ COMPLETE = {
 
 
 def spec_of(**changes) -> RunSpec:
-    return RunSpec(**{**COMPLETE, **changes})
+    recipe = METHODS[changes.get("method", RunSpec().method)]
+    return RunSpec(**{**COMPLETE, "selection": recipe.selection, **changes})
 
 
 def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 3) -> dict:

@@ -88,7 +88,8 @@ def test_the_rehearsal_and_time_tables_hold_the_stored_numbers(runs, capsys):
     assert [r["label"] for r in rows if r["metric"] == "A_1"] == [
         "random",
         "rehsel-without-cluster",
-        "rehsel",
+        "rehsel: metasp (selection rehsel)",
+        "rehsel: metasp-rehsel (rehearse last 2)",
     ]
     rows = json.loads(report(capsys, runs, "--table", "time", "--json"))["tables"][0]["rows"]
     by_label = {row["label"]: row for row in rows}

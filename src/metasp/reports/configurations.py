@@ -181,8 +181,8 @@ def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]
         return bool(value)
     if key in SETTINGS:
         return unusual(key, value, str(spec["method"]))
-    if key == "selection" and value == SELECTION.get(str(spec["method"])):
-        return False
+    if key == "selection" and spec["method"] in SELECTION:
+        return value is not None and value != SELECTION[str(spec["method"])]
     values = [repr(other.get(key)) for other in peers]
     if key in APART or len(set(values)) == 1:
         return False
