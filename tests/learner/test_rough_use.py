@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -53,6 +54,10 @@ def test_targets_that_are_data_are_kept_in_memory_alone(tmp_path):
         return sum(row.numpy().tobytes() in content for row in [*X, *(X + 1)])
 
     assert inside() == len(learner.memory) == 4
+    kept = learner._trainer.tasks[0].train.labels  # their shape alone, here and in the file
+    assert kept.shape == (48, 8)
+    assert not kept.any()
+    assert load_file(tmp_path / "file")["tasks/0/labels"].shape == (0, 8)
     loaded = ContinualLearner.load(tmp_path / "file", net(nn.Linear(8, 8)), loss_fn=square)
     for one in (learner, loaded):
         one.learn((X + 2, X + 2), progress=False)
