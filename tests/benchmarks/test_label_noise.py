@@ -12,6 +12,7 @@ from metasp.engine import build_trainer
 from metasp.engine.trainer import Trainer
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
+from tests.helpers import finish
 
 TRUE = {
     int(i): int(y)
@@ -97,3 +98,21 @@ def test_the_run_keeps_the_table_and_training_never_sees_it(tmp_path: Path) -> N
         pass
     assert not (clean.directory.path / "noise.parquet").exists()
     assert clean.directory.noise() is None
+
+
+@pytest.mark.parametrize("method", ["er", "agem"])  # agem does not update as the others do
+def test_low_loss_keeps_wrong_labels_out_of_the_memory(tmp_path: Path, method: str) -> None:
+    """A third of what a random memory holds is wrong, as in the stream."""
+    share = {}
+    for name in ("class-balanced", "low-loss"):
+        spec = RunSpec(
+            label_noise=0.3, epochs=3, tasks=2, memory=60, method=method, selection=name,
+            limit_per_class=60, threads=1, device="cpu",
+        )  # fmt: skip
+        directory = finish(prepare(spec, tmp_path))
+        wrong = set(directory.noise()["id"])
+        held = pq.read_table(directory.path / "memory" / "task-001.parquet").to_pydict()
+        assert len(held["id"]) == 60
+        assert {held["label"].count(y) for y in range(10)} == {6}
+        share[name] = sum(i in wrong for i in held["id"]) / 60
+    assert share["low-loss"] < share["class-balanced"] / 2

@@ -2,6 +2,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from metasp.errors import UserError
 from metasp.memory import SELECTIONS, Memory, Offer, selection
 from metasp.memory.selection import shares
 from metasp.types import Batch
@@ -94,6 +95,52 @@ def test_task_end_selections_share_evenly_and_hold_nothing_twice(name):
         assert len(counts) == (task + 1) * (1 if name == "task-balanced" else 2)
         assert counts.max() - counts.min() <= 1
         assert torch.equal(memory.inputs[:, 0], memory.ids.to(torch.uint8))
+
+
+def decide_by_loss(memory, rows, loss, task=0):
+    offered = Offer(rows.labels, rows.ids, task, 5, final_loss=lambda: loss)
+    memory.apply(SELECTIONS["low-loss"].decide(memory, offered, generator(task)), rows, task)
+
+
+def test_low_loss_takes_the_lower_half_of_each_class_and_shares_evenly():
+    """Class 1 has the higher losses throughout: halves of the whole task would leave it out."""
+    memory = Memory(20)
+    for task in range(2):
+        ids = torch.arange(100 * task, 100 * task + 60)
+        rows = batch(ids, 2 * task + ids % 2)
+        loss = torch.rand(60, generator=generator(5)) + 2 * (ids % 2)
+        decide_by_loss(memory, rows, loss, task)
+        middle = {y: loss[rows.labels == y].median() for y in rows.labels.unique().tolist()}
+        for example, label in zip(memory.ids.tolist(), memory.labels.tolist()):
+            if label // 2 == task:
+                assert loss[example - 100 * task] <= middle[label]
+    assert memory.labels.bincount().tolist() == [5, 5, 5, 5]
+
+
+def test_low_loss_chooses_at_random_within_the_half():
+    kept = torch.zeros(20)
+    for seed in range(300):
+        memory = Memory(4)
+        offered = Offer(
+            torch.zeros(20), torch.arange(20), 0, 1, final_loss=lambda: torch.arange(20.0)
+        )
+        placed = SELECTIONS["low-loss"].decide(memory, offered, generator(seed))
+        kept[placed.chosen] += 1
+    assert kept[10:].sum() == 0
+    assert chisquare(kept[:10].numpy()).pvalue > 1e-3
+
+
+def test_low_loss_fills_the_memory_from_the_other_half_rather_than_leave_it_empty():
+    memory = Memory(8)
+    decide_by_loss(memory, batch(range(10)), torch.arange(10.0))
+    kept = set(memory.ids.tolist())
+    assert set(range(5)) < kept
+    assert len(memory) == 8
+
+
+def test_low_loss_without_losses_says_so():
+    with pytest.raises(UserError, match="looks at losses"):
+        offer(Memory(4), "low-loss", batch(range(4)))
 
 
 def test_an_example_already_held_is_not_stored_again():

@@ -16,6 +16,7 @@ from metasp.memory.selection import (
     class_balanced,
     gradient_diverse,
     greedy,
+    low_loss,
     reservoir,
     ring,
     task_balanced,
@@ -32,6 +33,12 @@ SELECTIONS: dict[str, Selection] = {
     "gradient-diverse": Selection(gradient_diverse, "step", "gradients unlike the others (GSS)"),
     "class-balanced": Selection(
         class_balanced, "task", "random, an equal share per class", classes=True
+    ),
+    "low-loss": Selection(
+        low_loss,
+        "task",
+        "class-balanced, of the half of each class with the lower loss",
+        classes=True,
     ),
     "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
     "random": Selection(task_balanced, "task", "the paper's name for task-balanced"),

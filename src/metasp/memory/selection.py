@@ -17,7 +17,9 @@ class Offer:
     """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
 
     `points` gives the rows to cluster, (m, d) for m row numbers; `influence` (n,) is NaN where
-    unknown, and so are the mean `loss` (n,) of the rows and `held_loss` (capacity,) of the slots.
+    unknown, and so are the mean `loss` (n,) of the rows and `held_loss` (capacity,) of the slots,
+    both over the steps that measured influence. `final_loss` gives the loss (n,) of the rows under
+    the model as it stands.
     `redundancy` (n,) of the rows and `held_redundancy` (capacity,) of the slots say from 0 to 2 how
     much a gradient resembles others in memory.
     `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
@@ -31,6 +33,7 @@ class Offer:
     influence: Tensor | None = None
     loss: Tensor | None = None
     held_loss: Tensor | None = None
+    final_loss: Callable[[], Tensor] | None = None
     redundancy: Tensor | None = None
     held_redundancy: Tensor | None = None
     shared_classes: bool = False
@@ -144,6 +147,21 @@ def class_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> 
     return _balanced(memory, held, offer, offered, generator)
 
 
+def low_loss(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """At a task's end: an equal share for each class seen, of new examples at random from the
+    half of their class with the lower loss. A wrong label is learned last, so few of them enter;
+    the other half only fills slots that would stay empty."""
+    if offer.final_loss is None:
+        raise UserError("this selection looks at losses, but examples were offered without any.")
+    held, offered = offer.groups(memory)
+    loss = offer.final_loss()
+    last = torch.zeros(len(loss), dtype=torch.long)
+    for group in set(offered.tolist()):
+        own = offered == group
+        last[own] = (loss[own] > loss[own].median()).long()
+    return _balanced(memory, held, offer, offered, generator, last)
+
+
 def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """At a task's end: an equal share for each task seen, chosen at random."""
     own = torch.full_like(offer.ids, offer.task)
@@ -164,13 +182,21 @@ def shares(capacity: int, available: Mapping[int, int]) -> dict[int, int]:
 
 
 def _balanced(
-    memory: Memory, held: Tensor, offer: Offer, offered: Tensor, generator: torch.Generator
+    memory: Memory,
+    held: Tensor,
+    offer: Offer,
+    offered: Tensor,
+    generator: torch.Generator,
+    last: Tensor | None = None,
 ) -> Placement:
-    """Keep a random equal share of each group out of what is held and offered together."""
+    """Keep a random equal share of each group out of what is held and offered together; offered
+    rows whose `last` (n,) is higher come after all others."""
     fresh = torch.nonzero(~torch.isin(offer.ids, memory.ids[memory.occupied])).flatten()
     pool = [(int(held[slot]), int(slot), -1) for slot in memory.occupied]
     pool += [(int(offered[row]), -1, int(row)) for row in fresh]
     pool = [pool[i] for i in torch.randperm(len(pool), generator=generator).tolist()]
+    if last is not None:
+        pool.sort(key=lambda entry: int(last[entry[2]]) if entry[2] >= 0 else 0)
     groups = [group for group, _, _ in pool]
     quota = shares(memory.capacity, {group: groups.count(group) for group in set(groups)})
     chosen, dropped = [], memory.empty.tolist()

@@ -140,6 +140,7 @@ def offer_task(learner: Learner, task: Task) -> None:
         influence=influence,
         loss=means[:, loss],
         held_loss=torch.from_numpy(ledger.means(learner.memory.ids)[:, loss]),
+        final_loss=lambda: over_task(learner, examples, learner.losses),
         shared_classes=plan.shared_classes,
     )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
@@ -152,10 +153,15 @@ def points(learner: Learner, examples: Examples) -> Callable[[Tensor], Tensor]:
     """The rows a selection may cluster: pixels read in place, or features of the current model."""
     if learner.selection.points == "pixels":
         return lambda rows: examples.take(rows).inputs.flatten(1).float().cpu()
+    found = over_task(learner, examples, lambda batch: learner.features(batch.inputs))
+    return lambda rows: found[rows]
+
+
+def over_task(learner: Learner, examples: Examples, look: Callable[[Batch], Tensor]) -> Tensor:
+    """What the model as it stands has to say of each example, without augmentation."""
     with evaluating(learner.model), torch.no_grad():
         parts = [
-            learner.features(learner.plain(examples.take(rows)).inputs).cpu()
+            look(learner.plain(examples.take(rows))).cpu()
             for rows in torch.split(torch.arange(len(examples)), 500)
         ]
-    found = torch.cat(parts)
-    return lambda rows: found[rows]
+    return torch.cat(parts)
