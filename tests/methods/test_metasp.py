@@ -15,6 +15,7 @@ from metasp.benchmarks.transform import Transform
 from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.influence import Influence
+from metasp.learner import ContinualLearner
 from metasp.memory import Memory, selection
 from metasp.methods.learner import Learner, Plan
 from metasp.methods.metasp import influence_epochs
@@ -289,7 +290,14 @@ def test_validation_sets_are_drawn_anew_from_memory_and_task():
 
 def test_schedule_is_the_papers_scaled():
     assert [influence_epochs(None, n) for n in (50, 10, 5, 1)] == [5, 1, 1, 1]
-    assert influence_epochs(7, 5) == 5
+    assert influence_epochs(3, 5) == 3
+
+
+def test_more_influence_epochs_than_epochs_are_refused():
+    with pytest.raises(UserError, match="influence_last is 7 but a task has only 5 epochs"):
+        run(method="metasp", epochs=5, influence_last=7)
+    with pytest.raises(UserError, match="influence_last is 3 but a task has only 2 epochs"):
+        ContinualLearner(nn.Linear(2, 2), epochs=2, settings={"influence_last": 3})
 
 
 @pytest.mark.parametrize("method", ["metasp", "metasp-rehsel"])

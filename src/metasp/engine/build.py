@@ -1,7 +1,8 @@
 """From a complete spec and its benchmark to a trainer that stands at the start."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -71,6 +72,9 @@ class Asked(Protocol):
     @property
     def epochs(self) -> int: ...
 
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
 
 def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> None:
     """Refuse what the method would silently ignore."""
@@ -82,6 +86,12 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
         raise UserError(f"method {name!r} keeps no memory: leave out the selection.")
     if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules:
         raise UserError(f"method {name!r} does not follow rehearse_last: leave it out.")
+    last = spec.settings.get("influence_last")
+    if isinstance(last, int) and last > spec.epochs:
+        raise UserError(
+            f"influence_last is {last} but a task has only {spec.epochs} epochs: give at most that "
+            "many."
+        )
     if observe and not kind.observable:
         raise UserError(
             f"the updates of method {name!r} cannot be observed: observe er, mir, gss or gmed; "

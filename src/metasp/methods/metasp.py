@@ -27,10 +27,14 @@ class MetaSPSettings(Settings):
         None, "Epochs per task with rehearsal and influence; default: a tenth.", least=1
     )
     validation_old: float | None = setting(
-        None, "Size of V_old, or below 1 a fraction of the memory; default: memory / 10.", least=0
+        None,
+        "Size of V_old (2 or more), below 1 a fraction of the memory; default: memory / 10.",
+        least=0,
     )
     validation_new: float | None = setting(
-        None, "Size of V_new, or below 1 a fraction of the task; default: memory / 10.", least=0
+        None,
+        "Size of V_new (2 or more), below 1 a fraction of the task; default: memory / 10.",
+        least=0,
     )
     pseudo_steps: int = setting(1, "Pseudo steps.", least=1)
     rule: str = setting("released", "Update rule.", choices=("released", "as-written"))
@@ -100,4 +104,4 @@ class MetaSP(Method):
 
 def influence_epochs(wanted: int | None, epochs: int) -> int:
     """The paper's 5 of 50, scaled: a tenth of the epochs, at least one."""
-    return min(epochs, wanted or max(1, round(epochs / 10)))
+    return wanted or max(1, round(epochs / 10))
