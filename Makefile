@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PINS := constraints.txt
-# Two workers, each test file in one of them; OpenMP threads that wait do not burn a core.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --timeout 900 --numprocesses 2 --dist loadfile
+# Two workers, each test file in one of them, in the order of tests/conftest.py; OpenMP threads that
+# wait do not burn a core.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --timeout 900 --numprocesses 2 --dist loadfile \
+  --no-loadscope-reorder
 
 .PHONY: run test quick format docs clean
 

@@ -16,6 +16,12 @@ torch.set_num_threads(1)
 TINY = {"method": "er", "epochs": 1, "limit_per_class": 40, "threads": 1, "memory": 50}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: one that came last would leave the other worker idle."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path):
     """An experiment small enough to run in a second, with the given changes."""
