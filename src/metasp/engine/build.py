@@ -11,7 +11,7 @@ from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
-from metasp.memory import NEED_INFLUENCE, Memory, selection
+from metasp.memory import Memory, selection
 from metasp.methods import Recipe, complete_settings, method, method_settings
 from metasp.methods.learner import Learner, Plan
 from metasp.methods.metasp import MetaSP
@@ -80,8 +80,6 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
     """Refuse what the method would silently ignore."""
     kind = recipe.kind
     chosen = spec.selection or recipe.selection
-    if chosen is not None:
-        selection(chosen)
     if spec.selection is not None and recipe.selection is None:
         raise UserError(f"method {name!r} keeps no memory: leave out the selection.")
     if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules:
@@ -98,7 +96,7 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
             "metasp records its influence anyway."
         )
     measured = observe or issubclass(kind, MetaSP)
-    if chosen in NEED_INFLUENCE and not measured:
+    if chosen is not None and selection(chosen).measured and not measured:
         raise UserError(
             f"selection {chosen!r} needs influence, which method {name!r} does not compute: use a "
             "metasp method, or in a run --observe 1."

@@ -22,7 +22,7 @@ from metasp.memory.selection import (
     task_balanced,
 )
 
-__all__ = ["NEED_INFLUENCE", "SELECTIONS", "Memory", "Offer", "Placement", "Selection", "selection"]
+__all__ = ["SELECTIONS", "Memory", "Offer", "Placement", "Selection", "selection"]
 
 SELECTIONS: dict[str, Selection] = {
     "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
@@ -42,30 +42,35 @@ SELECTIONS: dict[str, Selection] = {
     ),
     "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
     "random": Selection(task_balanced, "task", "the paper's name for task-balanced"),
-    "rehsel": Selection(rehsel, "task", "by influence, the best of each cluster of pixels"),
-    "rehsel-features": Selection(
-        rehsel, "task", "by influence, the best of each cluster of features", "features"
+    "rehsel": Selection(
+        rehsel, "task", "by influence, the best of each cluster of pixels", measured=True
     ),
-    "rehsel-without-cluster": Selection(rehsel_without_cluster, "task", "by influence alone"),
+    "rehsel-features": Selection(
+        rehsel,
+        "task",
+        "by influence, the best of each cluster of features",
+        "features",
+        measured=True,
+    ),
+    "rehsel-without-cluster": Selection(
+        rehsel_without_cluster, "task", "by influence alone", measured=True
+    ),
     "rehsel-without-influence": Selection(
         rehsel_without_influence, "task", "nearest to the centre of each cluster of pixels"
     ),
     "rehsel-filter": Selection(
-        rehsel_filter, "task", "nearest to each centre, of the half that influence finds helpful"
+        rehsel_filter,
+        "task",
+        "nearest to each centre, of the half that influence finds helpful",
+        measured=True,
     ),
     "rehsel-filter-by-loss": Selection(
-        rehsel_filter_by_loss, "task", "its control: of the half that has the lower mean loss"
+        rehsel_filter_by_loss,
+        "task",
+        "its control: of the half that has the lower mean loss",
+        measured=True,
     ),
 }
-
-# The ledger holds what they look at, and only a method that measures influence keeps one.
-NEED_INFLUENCE = (
-    "rehsel",
-    "rehsel-features",
-    "rehsel-without-cluster",
-    "rehsel-filter",
-    "rehsel-filter-by-loss",
-)
 
 
 def selection(name: str) -> Selection:

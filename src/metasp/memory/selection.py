@@ -58,6 +58,7 @@ class Selection:
     help: str
     points: str = "pixels"  # what it clusters, if it does: "pixels" | "features"
     classes: bool = False  # whether it shares the memory by class, so that labels must be classes
+    measured: bool = False  # whether it looks at what only a method that measures influence records
 
     def offer(self, memory: Memory, batch: Batch, task: int, generator: torch.Generator) -> None:
         """Decide about a raw batch and write what was decided, for a loop of one's own."""
