@@ -15,14 +15,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+
 from metasp.cli.suspects import tables as suspect_tables
 from metasp.reports.configurations import Configuration, Group, flat, group
 from metasp.reports.figures import draw, save
-from metasp.reports.records import gather
+from metasp.reports.figures.differences import Line, forest, gaps
+from metasp.reports.figures.style import LOOK
+from metasp.reports.records import SCENARIOS, gather
 from metasp.reports.render import markdown, md, pipes
 from metasp.reports.scores import Comparison, score_tables
 from metasp.reports.statistics import holm, paired
 from metasp.reports.suspects import WAYS, quality, score_examples
+from metasp.reports.tables import SCENARIO_WORDS
 
 ROOT = Path(__file__).parent.parent
 RESULTS, TEMPLATE, PAGE = ROOT / "results", ROOT / "docs/results.template", ROOT / "docs/results.md"
@@ -32,11 +37,14 @@ DRAWING = False  # figures are written with the page, not when a test asks what 
 # What the discussion calls the configurations: what must hold of a spec, most special first.
 SCHEDULED_NAME, OWN = "ER + schedule", ", own rate"  # where it is also run at MetaSP's rate
 WEAK, STRONG = {"strength": 1.0}, {"strength": 10.0}
-METASP = {"method": "metasp", "shuffle_influence": False}
-SHUFFLED = {"method": "metasp", "shuffle_influence": True}
+METASP = {"method": "metasp", "shuffle_influence": False, "selection": "task-balanced"}
+SHUFFLED = METASP | {"shuffle_influence": True}
 NAMES: dict[str, dict[str, Any]] = {
     "ER": {"method": "er", "selection": "reservoir"},
     SCHEDULED_NAME: {"method": "er", "selection": "task-balanced"},
+    "balanced": {"method": "er", "selection": "class-balanced"},
+    "low loss": {"method": "er", "selection": "low-loss"},
+    "MetaSP, low loss": {"method": "metasp", "selection": "low-loss"},
     "MIR": {"method": "mir"},
     "GMED": {"method": "gmed"},
     "MetaSP": METASP | WEAK,
@@ -217,6 +225,58 @@ def figure(name: str, kind: str) -> str:
     return "\n\n".join(lines)
 
 
+# What the summary shows: a question, the difference that answers it, and where it was measured.
+STREAMS = {
+    "fashion": "Fashion-MNIST, half size",
+    "fashion-whole": "Fashion-MNIST",
+    "cifar10": "CIFAR-10, small",
+    "cifar10-whole": "CIFAR-10",
+    "fashion-online": "Fashion-MNIST, one epoch",
+    "fashion-noise": "noisy Fashion-MNIST",
+    "cifar10-noise": "noisy CIFAR-10",
+}
+QUESTIONS = {
+    "Does MetaSP beat ER with its schedule?": "MetaSP/ER + schedule",
+    "Does it beat its shuffled control?": "MetaSP/shuffled",
+    "Does RehSel add anything?": "RehSel/MetaSP",
+    "Does influence pay as a filter, over clusters alone?": "filter/clusters alone",
+    "Does loss, as the same filter?": "filter by loss/clusters alone",
+    "And loss without influence, over the same memory unfiltered?": "low loss/balanced",
+}
+
+
+def summary() -> str:
+    """All answers in one figure."""
+    path = IMAGES / "differences.svg"
+    if DRAWING:
+        rows = {
+            stream: [row for each in groups_of(stream) for row in each.rows] for stream in STREAMS
+        }
+        panels = {
+            SCENARIO_WORDS[scenario]: {
+                question: lines
+                for question, pair in QUESTIONS.items()
+                if (lines := [line for stream in STREAMS
+                              if (line := answer(rows[stream], stream, pair, scenario))])
+            }
+            for scenario in SCENARIOS
+        }  # fmt: skip
+        with mpl.rc_context(LOOK):
+            drawing = forest("differences", "A_∞, class-incremental and task-incremental", panels)
+        save(drawing, path.parent)
+        for form in ("png", "csv"):
+            path.with_suffix(f".{form}").unlink()
+    return f"![What the differences are, seed by seed]({path.relative_to(PAGE.parent)})"
+
+
+def answer(rows: list[Configuration], stream: str, pair: str, scenario: str) -> Line | None:
+    """The difference that a question asks for, where both sides were measured."""
+    a, b = (pick(tuple(rows), part) for part in pair.split("/"))
+    if a is None or b is None:
+        return None
+    return Line(STREAMS[stream], gaps(a, b, scenario))
+
+
 KINDS: Mapping[str, Callable[..., str]] = {
     "scores": scores,
     "compare": compare,
@@ -226,6 +286,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "duration": duration,
     "text": text,
     "figure": figure,
+    "summary": summary,
 }
 
 

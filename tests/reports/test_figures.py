@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from scipy import stats
 
 from metasp.cli import main
 from metasp.reports.configurations import group
@@ -77,7 +78,7 @@ def test_every_figure_is_drawn_with_its_data(runs, tmp_path, capsys):
     er = next(runs.glob("*-er-*"))
     made_influence(er)
     out = tmp_path / "out"
-    draw(runs, out, capsys)
+    draw(runs, out, capsys, "--against", "er")
     for name in FIGURES:
         drawn = sorted(out.glob(f"{name}-*.png"))
         assert drawn, name
@@ -101,6 +102,56 @@ def test_the_data_beside_the_accuracy_figure_is_the_mean_over_seeds(runs, tmp_pa
             if (row["scenario"], row["label"], row["after_task"]) == ("class-IL", "er", str(t + 1))
         ]
         assert ours == pytest.approx(100 * truth)
+
+
+def test_differences_are_seed_by_seed_with_the_interval_of_a_paired_test(tmp_path, capsys):
+    scores = {"er": [0.40, 0.52, 0.47], "metasp": [0.55, 0.58, 0.66], "gss": [0.41, 0.60, 0.39]}
+    for method, values in scores.items():
+        for seed, value in enumerate(values):
+            make_run(tmp_path / "runs", value, method=method, seed=seed)
+    make_run(tmp_path / "runs", 0.9, method="gss", seed=7)  # of a seed that er does not have
+    draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "differences", "--against", "er")
+    rows = read(tmp_path / "out" / "differences-split-digits-m200.csv")
+    assert {row["label"] for row in rows} == {"metasp", "gss"}
+    kept = {}
+    for record in gather([tmp_path / "runs"]).records:
+        for scenario in ("class_il", "task_il"):
+            found = kept.setdefault((record.spec["method"], scenario), {})
+            found[record.seed] = record.score(scenario, "A_inf")
+    for row in rows:
+        scenario = {"class-IL": "class_il", "task-IL": "task_il"}[row["scenario"]]
+        mine, er = (
+            [kept[name, scenario][seed] for seed in range(3)] for name in (row["label"], "er")
+        )
+        truth = stats.ttest_rel(mine, er).confidence_interval()
+        assert float(row["mean"]) == pytest.approx(np.mean(mine) - np.mean(er))
+        assert (float(row["low"]), float(row["high"])) == pytest.approx((truth.low, truth.high))
+        assert row["seeds"] == "3"
+
+
+def test_differences_of_single_seeds_have_no_interval_and_no_reference_no_figure(tmp_path, capsys):
+    for method in ("er", "metasp"):
+        make_run(tmp_path / "runs", 0.5, method=method, seed=1)
+    told = draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "differences")
+    assert "differences: nothing to draw" in told.err
+    draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "differences", "--against", "er")
+    (row, _) = read(tmp_path / "out" / "differences-split-digits-m200.csv")
+    assert (row["label"], row["low"], row["high"], row["seeds"]) == ("metasp", "", "", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--against", "erx"], "did you mean 'er'?"),
+        (["--only", "front", "--against", "er"], "add --only differences"),
+    ],
+)
+def test_against_what_is_not_there_is_refused(tmp_path, capsys, arguments, words):
+    make_run(tmp_path / "runs", 0.5, method="er", seed=1)
+    with pytest.raises(SystemExit) as ended:
+        main(["figures", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), *arguments])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 def test_influence_counts_are_the_counts_of_signs(runs, tmp_path, capsys):

@@ -8,15 +8,18 @@ import click
 
 from metasp.cli.options import json_option
 from metasp.cli.report import usable
-from metasp.errors import unknown
+from metasp.errors import UserError, unknown
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw, save
+from metasp.reports.scores import REFERENCE, check_reference
 
+COMPARES = "differences"
 EXAMPLES = """
 \b
 Examples:
   metasp figures runs --out figures
   metasp figures runs --only front --only accuracy
+  metasp figures runs --only differences --against er
 """
 
 
@@ -25,19 +28,27 @@ Examples:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("figures"), show_default=True,
               help="Folder for the files.")  # fmt: skip
 @click.option("--only", multiple=True, help=f"A figure ({', '.join(FIGURES)}); may be repeated.")
+@click.option("--against", help="Row or method that `differences` are from "
+              f"[default: {REFERENCE}].")  # fmt: skip
 @json_option
-def command(runs: tuple[Path, ...], out: Path, only: tuple[str, ...], as_json: bool) -> None:
+def command(
+    runs: tuple[Path, ...], out: Path, only: tuple[str, ...], against: str | None, as_json: bool
+) -> None:
     """Draw RUNS (run directories, or folders of them) as PNG and SVG, with the data of each
     figure beside it as CSV."""
     for name in only:
         if name not in FIGURES:
             raise unknown("figure", name, FIGURES)
+    if against is not None and only and COMPARES not in only:
+        raise UserError(f"--against is for the figure {COMPARES!r}: add --only {COMPARES}.")
     groups = group(usable(runs).records)
+    check_reference(groups, against)
     written: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     for name in only or FIGURES:
         kind = FIGURES[name]
-        drawings = draw(name, groups)
+        options = {"against": against} if name == COMPARES else {}
+        drawings = draw(name, groups, **options)
         if not drawings:
             missing[name] = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
         written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]

@@ -53,9 +53,14 @@ class Entry:
 
 def score_tables(groups: list[Group], how: Comparison) -> list[Table]:
     """Two tables per group, class-IL and task-IL."""
-    if how.against is not None and not any(matching(group, how.against) for group in groups):
-        raise unknown("row to compare with", how.against, {r.label for g in groups for r in g.rows})
+    check_reference(groups, how.against)
     return [score_table(group, scenario, how) for group in groups for scenario in SCENARIOS]
+
+
+def check_reference(groups: list[Group], against: str | None) -> None:
+    """Refuse a row to compare with that is nowhere."""
+    if against is not None and not any(matching(group, against) for group in groups):
+        raise unknown("row to compare with", against, {r.label for g in groups for r in g.rows})
 
 
 def score_table(group: Group, scenario: str, how: Comparison) -> Table:

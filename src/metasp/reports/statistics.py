@@ -37,6 +37,19 @@ def summarise(values: Sequence[float]) -> Summary | None:
     return Summary(float(np.mean(values)), std, len(values))
 
 
+def interval(
+    values: Sequence[float], level: float = 0.95
+) -> tuple[float, float | None, float | None] | None:
+    """The mean of some values and the ends of its Student interval (none for a single value)."""
+    summary = summarise(values)
+    if summary is None:
+        return None
+    if summary.std is None:
+        return summary.mean, None, None
+    half = float(stats.t.ppf((1 + level) / 2, summary.n - 1)) * summary.std / summary.n**0.5
+    return summary.mean, summary.mean - half, summary.mean + half
+
+
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
     """Compare two methods seed by seed, paired by the value of the seed."""
     both = tuple(sorted(a.keys() & b.keys()))

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 
 from metasp.reports.configurations import Group
-from metasp.reports.figures import accuracy, effects, influence
+from metasp.reports.figures import accuracy, differences, effects, influence
 from metasp.reports.figures.style import LOOK, Drawing, save
 
 __all__ = ["FIGURES", "Drawing", "Kind", "draw", "save"]
@@ -16,7 +17,7 @@ __all__ = ["FIGURES", "Drawing", "Kind", "draw", "save"]
 class Kind:
     """How a figure is made, what it shows, and the sweep that makes its runs."""
 
-    make: Callable[[list[Group]], list[Drawing]]
+    make: Callable[..., list[Drawing]]
     help: str
     sweep: str
 
@@ -25,6 +26,9 @@ FIGURES: dict[str, Kind] = {
     "accuracy": Kind(accuracy.after_each_task, "accuracy after each task", "paper-table-1"),
     "front": Kind(
         accuracy.learning_against_remembering, "A_1 against A_∞ and the front", "paper-table-1"
+    ),
+    "differences": Kind(
+        differences.from_reference, "every row minus one, seed by seed", "paper-table-1"
     ),
     "matrix": Kind(accuracy.heat_maps, "accuracy matrix of each row", "paper-table-1"),
     "influence-counts": Kind(
@@ -43,7 +47,7 @@ FIGURES: dict[str, Kind] = {
 }
 
 
-def draw(name: str, groups: list[Group]) -> list[Drawing]:
+def draw(name: str, groups: list[Group], **options: Any) -> list[Drawing]:
     """The drawings of one figure in our look; none where its runs are missing."""
     with mpl.rc_context(LOOK):
-        return FIGURES[name].make(groups)
+        return FIGURES[name].make(groups, **options)
