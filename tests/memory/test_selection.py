@@ -139,7 +139,7 @@ def test_low_loss_fills_the_memory_from_the_other_half_rather_than_leave_it_empt
 
 
 def test_low_loss_without_losses_says_so():
-    with pytest.raises(UserError, match="looks at losses"):
+    with pytest.raises(UserError, match="Offer with final_loss, or use class-balanced"):
         offer(Memory(4), "low-loss", batch(range(4)))
 
 

@@ -153,7 +153,10 @@ def low_loss(memory: Memory, offer: Offer, generator: torch.Generator) -> Placem
     half of their class with the lower loss. A wrong label is learned last, so few of them enter;
     the other half only fills slots that would stay empty."""
     if offer.final_loss is None:
-        raise UserError("this selection looks at losses, but examples were offered without any.")
+        raise UserError(
+            "the selection 'low-loss' needs losses, which a run and a ContinualLearner give it: in a "
+            "loop of your own make an Offer with final_loss, or use class-balanced."
+        )
     held, offered = offer.groups(memory)
     loss = offer.final_loss()
     last = torch.zeros(len(loss), dtype=torch.long)
