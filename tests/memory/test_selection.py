@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -117,6 +119,17 @@ def test_low_loss_takes_the_lower_half_of_each_class_and_shares_evenly():
     assert memory.labels.bincount().tolist() == [5, 5, 5, 5]
 
 
+def test_low_loss_prefers_what_it_holds_to_wrong_labels_of_an_old_class():
+    """Two in ten of a later task carry an old label, all wrong, with the highest losses of all."""
+    memory = Memory(40)
+    decide_by_loss(memory, batch(range(50), [0, 1] * 25), torch.rand(50, generator=generator(1)))
+    labels = torch.tensor([0, 1, 2, 3, 2, 3, 2, 3, 2, 3] * 10)
+    loss = torch.rand(100, generator=generator(2)) + 2.0 * (labels < 2)
+    decide_by_loss(memory, batch(range(100, 200), labels), loss, task=1)
+    assert memory.labels.bincount().tolist() == [10, 10, 10, 10]
+    assert memory.ids[memory.labels < 2].max() < 50
+
+
 def test_low_loss_chooses_at_random_within_the_half():
     kept = torch.zeros(20)
     for seed in range(300):
@@ -165,6 +178,28 @@ def test_shares_fill_what_small_groups_leave():
     assert shares(10, {0: 100, 1: 2, 2: 100}) == {0: 4, 1: 2, 2: 4}
     assert shares(7, {0: 9, 1: 9, 2: 9}) == {0: 3, 1: 2, 2: 2}
     assert shares(10, {0: 1, 1: 2}) == {0: 1, 1: 2}
+
+
+@pytest.mark.parametrize("slots", [1, 2, 7, 20, 59])
+def test_with_more_groups_than_slots_the_newest_still_enters(slots):
+    given = shares(slots, dict.fromkeys(range(60), 5))
+    assert sum(given.values()) == slots
+    assert max(given.values()) == 1
+    assert given[59] == 1
+    if slots > 1:  # and the gaps between those that got one are even
+        places = [group for group in sorted(given) if given[group]]
+        gaps = {b - a for a, b in pairwise(places)}
+        assert places[0] == 0
+        assert max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("name", ["class-balanced", "task-balanced"])
+def test_a_memory_smaller_than_the_number_of_tasks_goes_on_changing(name):
+    memory = Memory(5)
+    for task in range(12):
+        offer(memory, name, batch(range(10 * task, 10 * task + 10), [task] * 10), task, tasks=0)
+        assert len(memory) == 5
+        assert task in memory.tasks.tolist()
 
 
 def test_unknown_selection_names_the_nearest():

@@ -150,19 +150,19 @@ def class_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> 
 
 def low_loss(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """At a task's end: an equal share for each class seen, of new examples at random from the
-    half of their class with the lower loss. A wrong label is learned last, so few of them enter;
-    the other half only fills slots that would stay empty."""
+    half of their class with the lower loss, first those in the lower half of the task too. A wrong
+    label is learned last, so few of them enter: the rest only fills a class's share."""
     if offer.final_loss is None:
         raise UserError(
-            "the selection 'low-loss' needs losses, which a run and a ContinualLearner give it: in a "
-            "loop of your own make an Offer with final_loss, or use class-balanced."
+            "the selection 'low-loss' needs losses, which a run and a ContinualLearner give it: in "
+            "a loop of your own make an Offer with final_loss, or use class-balanced."
         )
     held, offered = offer.groups(memory)
     loss = offer.final_loss()
-    last = torch.zeros(len(loss), dtype=torch.long)
+    last = (loss > loss.median()).long()  # all rows of a class that is not the task's may be wrong
     for group in set(offered.tolist()):
         own = offered == group
-        last[own] = (loss[own] > loss[own].median()).long()
+        last[own] += loss[own] > loss[own].median()
     return _balanced(memory, held, offer, offered, generator, last)
 
 
@@ -173,8 +173,15 @@ def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> P
 
 
 def shares(capacity: int, available: Mapping[int, int]) -> dict[int, int]:
-    """Deal `capacity` evenly over groups, none getting more than it has; ±1 by group order."""
+    """Deal `capacity` evenly over groups, none getting more than it has; ±1 by group order. If
+    there are more groups than slots, those that get one are spread over the order and include the
+    last: dealt from the first on, the newest task would never enter."""
     given = dict.fromkeys(available, 0)
+    groups = [group for group in sorted(available) if available[group]]
+    if capacity < len(groups):
+        last = len(groups) - 1
+        chosen = [groups[last - i * last // max(1, capacity - 1)] for i in range(capacity)]
+        return given | dict.fromkeys(chosen, 1)
     left = capacity
     while left and (open_ := [g for g in sorted(available) if given[g] < available[g]]):
         each = max(1, left // len(open_))
