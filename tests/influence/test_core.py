@@ -1,5 +1,6 @@
 """The influence equals the gradient through the example weights, on every kind of model."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metasp.influence import example_influence, record, sp_influence
+from metasp.influence.rules import RULES
 from tests.influence import nets
 from tests.oracles import influence_through_weights, sgd
 
@@ -16,6 +18,7 @@ LOSS = partial(F.cross_entropy, reduction="none")
 SHAPES = {
     "mlp": (nets.MLP, (6,)),
     "convnet": (nets.ConvNet, (3, 8, 8)),
+    "tracking": (nets.Tracking, (3, 8, 8)),
     "resnet18": (nets.ResNet18, (3, 8, 8)),
     "transformer": (nets.Transformer, (5, 6)),
     "encoder": (nets.Encoder, (5, 8)),
@@ -27,6 +30,7 @@ SHAPES = {
 PATHS = {
     "mlp": "dot",
     "convnet": "tape",
+    "tracking": "tape",
     "resnet18": "tape",
     "transformer": "dot",
     "encoder": "tape",
@@ -68,6 +72,25 @@ def test_equals_the_gradient_through_the_weights(kind):
             assert wanted.abs().max() > 1e-6
             assert close(found, wanted, 1e-8)
     assert r.path == PATHS[kind]
+
+
+@pytest.mark.parametrize("func", [F.dropout, F.batch_norm])
+def test_a_rule_that_does_not_fit_the_kernel_is_replaced_exactly(func, monkeypatch):
+    """Other devices have kernels that our rules decline: the call is repeated, with the same mask
+    and without a trace in the running statistics."""
+    monkeypatch.setitem(RULES, func, lambda out, *args, **kwargs: None)
+    _, batch, old, new = problem("mlp")
+    layers = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4)]
+    model = nn.Sequential(*layers).double()
+    fresh, random = copy.deepcopy(model), torch.get_rng_state()
+    recorded = record(model, LOSS, batch)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    r = sp_influence(model, LOSS, batch, old, new, lr=0.1, recorded=recorded)
+    assert r.path == "tape"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    for found, goal in ((r.stability, old), (r.plasticity, new)):
+        torch.set_rng_state(random)
+        assert close(found, influence_through_weights(fresh, LOSS, batch, goal, sgd(0.1)), 1e-8)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "convnet", "transformer", "dropout", "tied"])

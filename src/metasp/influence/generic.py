@@ -62,7 +62,8 @@ def again(
 ) -> Linearised:
     """The linearisation of any call that has forward-mode derivatives.
 
-    The call is repeated for each direction; if it drew random numbers it draws the same ones.
+    The call is repeated for each direction; if it drew random numbers it draws the same ones. What
+    needs no gradient is copied, for it may be running statistics that the call moves.
     """
     inputs = tuple({id(t): t for t in tensors if t.requires_grad}.values())
     drew = state is not None and not torch.equal(state.cpu, torch.get_rng_state())
@@ -77,6 +78,7 @@ def again(
                 id(t): t.detach() if d is None else dual(own_memory(t), d)
                 for t, d in zip(inputs, tangents)
             }
+            duals |= {id(t): t.clone() for t in tensors if not t.requires_grad}
             args, kwargs = replaced(call, duals)
             results = tensors_in(func(*args, **kwargs))
             if len(results) != len(wanted):

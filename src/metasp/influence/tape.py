@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
@@ -145,7 +146,9 @@ class Recorder(TorchFunctionMode):
         slots = {id(t): self._slot(t) for t in tensors if t.requires_grad}
         versions = [t._version for t in tensors]
         rule = RULES.get(func)
-        state = None if rule else RandomState.capture(self._device, torch_only=True)
+        # A rule that fits most kernels may not fit this one: then dropout is repeated as it was.
+        repeats = rule is None or func is F.dropout
+        state = RandomState.capture(self._device, torch_only=True) if repeats else None
         out = func(*args, **kwargs)
         if self.tape.broken is None:
             self._write(func, (args, kwargs), out, (tensors, versions, slots), state)
