@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from metasp import ContinualLearner
+from metasp.errors import UserError
 from metasp.memory import SELECTIONS
+from metasp.methods.method import batch_bounds
 
 
 def rows(count, classes=2, width=6, seed=0):
@@ -24,3 +26,103 @@ def test_more_tasks_than_slots_is_no_crash_and_the_newest_enters(name):
         held = learner.memory.table().column("task").to_pylist()
         assert len(held) == 4
         assert task in held
+
+
+def tokens(count, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 9, (count, 5), generator=draw), torch.arange(count) % 2
+
+
+class Words(nn.Module):
+    """An embedding, its mean and a head that is more than a linear layer; and a number whose name
+    is that of a method elsewhere."""
+
+    features = 4
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, self.features)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, 2))
+
+    def forward(self, x):
+        return self.head(self.embed(x).transpose(1, 2))
+
+
+@pytest.mark.parametrize("method", ["gmed", "hal"])
+def test_methods_that_move_inputs_refuse_whole_numbers(method):
+    learner = ContinualLearner(Words(), method=method, memory=8, epochs=1)
+    with pytest.raises(UserError, match="moves inputs along gradients"):
+        learner.learn(tokens(12), progress=False)
+
+
+def test_features_that_are_no_function_are_left_alone():
+    learner = ContinualLearner(Words(), memory=8, epochs=1, selection="rehsel-features")
+    for seed in range(2):
+        learner.learn(tokens(12, seed), progress=False)
+    assert len(learner.memory) == 8
+
+
+def test_hal_looks_at_any_head_in_rows():
+    model = nn.Sequential()
+    model.body = nn.Conv2d(3, 4, 3, padding=1)
+    model.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    learner = ContinualLearner(
+        model, method="hal", memory=8, epochs=1, settings={"anchor_steps": 2}
+    )
+    for seed in range(2):
+        pictures = torch.rand(12, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+        learner.learn((pictures, torch.arange(12) % 2), progress=False)
+
+
+def test_gmed_learns_bytes_with_a_model_of_doubles():
+    inputs, labels = rows(24)
+    data = (inputs * 50 + 128).clamp(0, 255).to(torch.uint8), labels
+    learner = ContinualLearner(nn.Linear(6, 2).double(), method="gmed", memory=8, epochs=2)
+    learner.learn(data, progress=False)
+    assert next(learner.model.parameters()).dtype == torch.float64
+
+
+def test_gdumb_keeps_what_is_frozen():
+    body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    body.requires_grad_(False)
+    body[1].running_mean.fill_(0.25)
+    body.eval()
+    before = {name: value.clone() for name, value in body.state_dict().items()}
+    model = nn.Sequential(body, nn.Linear(5, 2))
+    first = model[1].weight.detach().clone()
+    learner = ContinualLearner(model, method="gdumb", memory=8, settings={"memory_epochs": 2})
+    learner.learn(rows(12), progress=False)
+    after = learner.model[0].state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert not torch.equal(learner.model[1].weight, first)
+
+
+@pytest.mark.parametrize("method", ["er", "mir", "gmed", "gss", "hal"])
+def test_a_task_of_one_example(method):
+    """Rehearsal gives its batch the company that BatchNorm needs."""
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    settings = {"anchor_steps": 2} if method == "hal" else {}
+    learner = ContinualLearner(model, method=method, memory=8, epochs=1, settings=settings)
+    learner.learn(rows(12), progress=False)
+    learner.learn((rows(1, seed=3)[0], torch.tensor([1])), progress=False)
+    assert len(learner.memory) == 8
+
+
+def test_batches_of_one_are_batches_of_one():
+    assert batch_bounds(5, 1) == [(i, i + 1) for i in range(5)]
+    assert batch_bounds(5, 2) == [(0, 2), (2, 5)]
+    assert batch_bounds(1, 2) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "words"),
+    [
+        ("mir", {"candidates": 32}, "would choose nothing"),
+        ("metasp", {"validation_old": 0.0}, "validation_old is 0: give a whole number"),
+        ("metasp", {"validation_new": 2.7}, "validation_new is 2.7: give a whole number"),
+        ("gdumb", {"clip": 0.0}, "clip"),
+    ],
+)
+def test_settings_that_would_do_nothing_or_other_than_they_say(method, settings, words):
+    with pytest.raises(UserError, match=words):
+        ContinualLearner(nn.Linear(6, 2), method=method, settings=settings)

@@ -197,6 +197,11 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
                 "selection='reservoir', 'task-balanced' or 'rehsel'."
             )
     few = found.inputs[:2]
+    if recipe.kind.moves_inputs and not learner.transform(few).is_floating_point():
+        raise UserError(
+            f"{recipe.kind.__name__} moves inputs along gradients and these are whole numbers: use "
+            "another method, such as er or metasp."
+        )
     outputs = first_outputs(learner, few).to(learner.device)
     if not own_loss:
         check_range(outputs, found.labels)

@@ -211,6 +211,8 @@ class Inputs:
             raw = self.transform(raw)
         elif raw.dtype == torch.uint8:
             raw = raw.to(self.dtype) / 255
+        elif raw.is_floating_point():  # what a memory of floats made of bytes
+            raw = raw.to(self.dtype)
         if self.augment is not None and generator is not None:
             raw = self.augment(raw, generator)
         return raw

@@ -24,7 +24,7 @@ class GDumbSettings(Settings):
     memory_epochs: int = setting(250, "Epochs over the memory after each task.", least=1)
     train_batch: int = setting(16, "Memory examples per step of that training.", least=2)
     cutmix: float = setting(0.5, "Chance that a step mixes its images.", least=0, most=1)
-    clip: float = setting(10.0, "Largest norm of a gradient.", least=0)
+    clip: float = setting(10.0, "Largest norm of a gradient.", least=1e-6)
 
 
 @final
@@ -117,9 +117,17 @@ def cutmix(
 
 
 def restart(model: nn.Module, generator: torch.Generator) -> None:
-    """Draw all weights anew, or say of which kind we do not know how."""
-    for module in model.modules():
-        if [*module.parameters(recurse=False)] and not isinstance(module, DRAWN + CONSTANT):
+    """Draw all weights anew, or say of which kind we do not know how. What is frozen stays, for
+    it would never be trained again."""
+    kept: dict[str, Tensor] = {}
+    for prefix, module in model.named_modules():
+        own = dict(module.named_parameters(prefix, recurse=False))
+        frozen = {name: p.detach() for name, p in own.items() if not p.requires_grad}
+        kept |= frozen
+        if len(frozen) == len(own):
+            if own:
+                kept |= dict(module.named_buffers(prefix, recurse=False))
+        elif not isinstance(module, DRAWN + CONSTANT):
             raise UserError(
                 "gdumb starts from new weights after each task and cannot draw those of "
                 f"{type(module).__name__}: use linear, convolution and normalisation layers, or "
@@ -127,4 +135,5 @@ def restart(model: nn.Module, generator: torch.Generator) -> None:
             )
     fresh = copy.deepcopy(model).cpu()  # where the generator is, whatever the model's device
     initialise(fresh, generator)
-    model.load_state_dict(fresh.state_dict())
+    drawn = fresh.state_dict()
+    model.load_state_dict({name: kept.get(name, value) for name, value in drawn.items()})

@@ -32,6 +32,7 @@ class GMEDSettings(Settings):
 
 @final
 class GMED(Method):
+    moves_inputs = True
     Settings = GMEDSettings
     settings: GMEDSettings
 

@@ -84,7 +84,7 @@ def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
 
 def after_virtual_step(learner: Learner, batch: Batch) -> Named:
     """The parameters that the optimizer's next step on a prepared batch would give."""
-    with learner.autocast():
+    with statistics_for(learner.model, batch.size), learner.autocast():
         pair = (batch.inputs, batch.labels)
         return virtual_parameters(learner.model, loss_of(learner), pair, learner.optimizer)
 

@@ -49,6 +49,7 @@ class HAL(Method):
     lr = 0.03
     selection = "ring"
     classes = True
+    moves_inputs = True
     settings: HALSettings
 
     def __init__(self, learner: Learner, settings: Any) -> None:
@@ -115,11 +116,13 @@ class HAL(Method):
         self.anchors, self.anchors_ids = self.anchors[kept], self.anchors_ids[kept]
 
     def starts(self, task: Task) -> Batch:
-        """A random example of each of the task's classes, as network inputs."""
+        """A random example of each of the task's classes, as network inputs. (Wrong labels may be
+        of classes that are not the task's.)"""
         learner, labels = self.learner, task.train.labels.cpu()
-        rows = [torch.nonzero(labels == label).flatten() for label in sorted({*labels.tolist()})]
+        own = sorted({*labels.tolist()} & {*task.classes})
+        rows = [torch.nonzero(labels == label).flatten() for label in own]
         draw = learner.streams["anchors"]
-        chosen = [own[torch.randint(len(own), (1,), generator=draw)] for own in rows]
+        chosen = [each[torch.randint(len(each), (1,), generator=draw)] for each in rows]
         return learner.plain(task.train.take(torch.cat(chosen)))
 
     def forgetful(self) -> Named:
@@ -184,13 +187,14 @@ def add_at_most_as_long(parts: list[tuple[nn.Parameter, Tensor]]) -> None:
 
 @contextmanager
 def features_seen(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what enters the model's head in each pass, or its outputs where it has none."""
+    """Collects what enters the model's head in each pass, or its outputs where it has none, as
+    rows (n, d)."""
     seen: list[Tensor] = []
     head = getattr(model, "head", None)
     if isinstance(head, nn.Module):
-        handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1)))
     else:
-        handle = model.register_forward_hook(lambda _, inputs, outputs: seen.append(outputs))
+        handle = model.register_forward_hook(lambda _, inputs, out: seen.append(out.flatten(1)))
     try:
         yield seen
     finally:

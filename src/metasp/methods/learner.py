@@ -114,8 +114,8 @@ class Learner:
 
     def features(self, inputs: Tensor) -> Tensor:
         """What the head sees (n, d); a model without `features` gives its logits."""
-        features = getattr(self.model, "features", self.model)
-        out: Tensor = features(inputs)
+        features = getattr(self.model, "features", None)
+        out: Tensor = features(inputs) if callable(features) else self.model(inputs)
         return out.flatten(1).float()
 
     def losses(self, batch: Batch) -> Tensor:

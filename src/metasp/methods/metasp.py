@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from metasp.errors import UserError
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.methods.weighting import InfluenceWeights
@@ -54,6 +55,16 @@ class MetaSPSettings(Settings):
     shuffle_influence: bool = setting(
         False, "Control: deal the weights at random within the batch."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("validation_old", "validation_new"):
+            size = getattr(self, name)
+            if size is not None and not 0 < size < 1 and (size < 2 or size != int(size)):
+                raise UserError(
+                    f"{name} is {size:g}: give a whole number of at least 2, or a fraction between "
+                    "0 and 1."
+                )
 
 
 class MetaSP(Method):

@@ -56,6 +56,7 @@ class Method(ABC):
     schedules: ClassVar[bool] = True  # obeys `rehearse_last`
     observable: ClassVar[bool] = True  # its updates can be observed (it calls learner.update)
     classes: ClassVar[bool] = False  # whether it can only learn labels that are classes
+    moves_inputs: ClassVar[bool] = False  # along gradients, so inputs must be real numbers
 
     def __init__(self, learner: Learner, settings: Any) -> None:
         self.learner = learner
@@ -109,9 +110,9 @@ def rehearsal_phases(learner: Learner, examples: Examples) -> list[Phase]:
 
 def batch_bounds(size: int, batch_size: int) -> list[tuple[int, int]]:
     """Cut `size` rows into batches; a single left-over row joins the batch before it, as
-    BatchNorm cannot train on one example."""
+    BatchNorm cannot train on one example (nor does it where batches of one are asked for)."""
     starts = list(range(0, size, batch_size))
-    if len(starts) > 1 and size - starts[-1] == 1:
+    if 1 < batch_size < size and size - starts[-1] == 1:
         starts.pop()
     return list(zip(starts, [*starts[1:], size]))
 

@@ -1,11 +1,12 @@
 """MIR (Aljundi et al. 2019): replay what the coming update would harm most."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from metasp.errors import UserError
 from metasp.methods.gradients import after_virtual_step, losses_at
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
@@ -23,12 +24,22 @@ class MIR(Method):
     Settings = MIRSettings
     settings: MIRSettings
 
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        super().__init__(learner, settings)
+        wanted = learner.plan.memory_batch
+        if self.settings.candidates <= wanted:
+            raise UserError(
+                f"mir seeks the {wanted} most harmed (memory_batch) among "
+                f"{self.settings.candidates} candidates, so it would choose nothing: give more "
+                "candidates, or use er."
+            )
+
     def step(self, new: Batch, phase: Phase) -> Step:
         learner = self.learner
         batch = learner.prepare(new)
         if not len(learner.memory):
             return learner.update(batch)
-        candidates = learner.replay(max(self.settings.candidates, learner.plan.memory_batch))
+        candidates = learner.replay(self.settings.candidates)
         if candidates.size > learner.plan.memory_batch:
             harm = interference(learner, batch, candidates)
             candidates = candidates.at(harm.topk(learner.plan.memory_batch).indices)
