@@ -206,6 +206,8 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
         raise UserError(f"{entry.name} must be {wanted}, not {value!r}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{entry.name} must be a finite number, not {value}.")
+    if isinstance(value, str) and not is_text(value):
+        raise UserError(f"{entry.name} {value!r} is no text (UTF-8): rename what it names.")
     if about.get("choices") and value not in about["choices"]:
         raise unknown(entry.name, str(value), about["choices"])
     least, most = about.get("least"), about.get("most")
@@ -214,6 +216,15 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
         if least is not None and most is not None:
             bounds = f"between {least:g} and {most:g}"
         raise UserError(f"{entry.name} must be {bounds}, not {value!r}.")
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be stored; a file's name may be bytes that are no text."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def field_types(owner: type) -> dict[str, tuple[Any, ...]]:

@@ -111,7 +111,7 @@ def test_differences_are_seed_by_seed_with_the_interval_of_a_paired_test(tmp_pat
             make_run(tmp_path / "runs", value, method=method, seed=seed)
     make_run(tmp_path / "runs", 0.9, method="gss", seed=7)  # of a seed that er does not have
     draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "differences", "--against", "er")
-    rows = read(tmp_path / "out" / "differences-split-digits-m200.csv")
+    rows = read(tmp_path / "out" / "differences-split-digits-m200-er.csv")
     assert {row["label"] for row in rows} == {"metasp", "gss"}
     kept = {}
     for record in gather([tmp_path / "runs"]).records:
@@ -135,7 +135,7 @@ def test_differences_of_single_seeds_have_no_interval_and_no_reference_no_figure
     told = draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "differences")
     assert "differences: nothing to draw" in told.err
     draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "differences", "--against", "er")
-    (row, _) = read(tmp_path / "out" / "differences-split-digits-m200.csv")
+    (row, _) = read(tmp_path / "out" / "differences-split-digits-m200-er.csv")
     assert (row["label"], row["low"], row["high"], row["seeds"]) == ("metasp", "", "", "1")
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,8 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
             raise unknown("column", column, [n for n in arrays if n not in used])
         domains = [arrays[column], arrays.get(f"test_{column}")]
     names = arrays.get("class_names")
+    if names is not None and names.ndim != 1:
+        raise UserError(f"class_names of {path} is no list: store one name for each class.")
     return array_source(
         path.stem,
         (parts["inputs"], parts["labels"]),
@@ -62,6 +65,10 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
         None if names is None else [str(name) for name in names.tolist()],
         domains,
     )
+
+
+# What numpy and zipfile raise for bytes that are not those of an archive.
+DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -77,7 +84,9 @@ def read_npz(path: Path) -> dict[str, Array]:
                         "of an array: write it with numpy.savez."
                     )
             return {name: pictures_or_rows(archive, name, path) for name in archive.files}
-    except (OSError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError) as error:
+    except UserError:
+        raise
+    except (*DAMAGED, MemoryError, ValueError) as error:
         raise UserError(f"{path} is damaged ({str(error) or 'too large'}): write it again.") from (
             error
         )

@@ -39,6 +39,11 @@ def split(
     domains, test_domains, names = domains_of(source, by, tasks)
     parts: list[tuple[int, ...]]
     if by == "order":
+        if sizes or order or generator is not None:
+            raise UserError(
+                "a stream split by order is cut into equal parts as it comes: leave out the "
+                "classes per task and the class order."
+            )
         parts = [(number,) for number in range(len(names))]
     else:
         parts = deal(arrange(len(names), generator, order), tasks or len(names), sizes, "values")

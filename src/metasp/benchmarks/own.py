@@ -14,6 +14,7 @@ from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
 from metasp.benchmarks.tables import inside, open_hub, open_local, progress, read_tables, splits_in
 from metasp.errors import UserError
+from metasp.spec import is_text
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
@@ -135,6 +136,9 @@ def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:
     for split, place in splits.items():
         classes = {path.name: pictures_in(path, folder) for path in folders_in(place)}
         same_names(list(classes), place)
+        for name in classes:
+            if not is_text(name):
+                raise UserError(f"the name of folder {name!r} is no text (UTF-8): rename it.")
         found[split] = {name: files for name, files in classes.items() if files}
     if len(found["train"]) < 2:
         count = len(found["train"]) or "no"

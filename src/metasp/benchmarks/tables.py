@@ -235,7 +235,8 @@ def number_labels(
     if not (kinds <= {int, bool} or kinds == {str}):
         raise UserError(
             "labels must be whole numbers or all text, not "
-            f"{', '.join(sorted(kind.__name__ for kind in kinds))}: choose another --label-column."
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}: store them so, or "
+            "choose another --label-column."
         )
     distinct = sorted(set(values))
     if distinct and isinstance(distinct[0], int) and distinct[0] < 0:

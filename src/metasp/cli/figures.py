@@ -51,6 +51,8 @@ def command(
         drawings = draw(name, groups, **options)
         if not drawings:
             missing[name] = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
+            if name == COMPARES:
+                missing[name] = f"there is not one row of {REFERENCE}: choose another by --against"
         written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]
     if as_json:
         print(json.dumps({"figures": written, "missing": missing}))

@@ -31,6 +31,14 @@ Examples:
 """
 
 
+ONLY_FOR = {  # options that other tables would ignore
+    "against": ("scores",),
+    "holm": ("scores",),
+    "paper": ("scores", "time", "rehearsal"),
+    "check": ("influence",),
+}
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--table", type=click.Choice(TABLES), default="scores", show_default=True)
@@ -52,6 +60,11 @@ def command(
     as_json_: bool,
 ) -> None:
     """Tables of RUNS: run directories, or folders of them. Scores are in percent, over seeds."""
+    for name, tables_ in ONLY_FOR.items():
+        if table not in tables_ and click.get_current_context().params[name]:
+            raise UserError(f"--{name} is for --table {' or '.join(tables_)}: leave it out.")
+    if as_json_ and form not in ("terminal", "json"):
+        raise UserError(f"--json and --format {form} are two forms: give one.")
     form = "json" if as_json_ else form
     found = Gathered([]) if table == "influence" and not runs else usable(runs)
     if table == "influence":

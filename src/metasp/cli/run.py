@@ -1,6 +1,7 @@
 """metasp run: train on a stream of tasks and store the run."""
 
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from metasp.cli.options import (
 )
 from metasp.cli.show import balance_table, duration, follow, score_table
 from metasp.experiment import Experiment, Interrupted, prepare
+from metasp.store.tables import command_for
 from metasp.trackers import retold, tracked, tracker_kind
 
 EXAMPLES = """
@@ -60,11 +62,14 @@ def command(
     that was stopped is continued."""
     spec = spec_from(file, given)
     experiment = prepare(spec, runs, data, checkpoint_seconds=checkpoint_seconds, force=force)
-    return execute(experiment, as_json, track)
+    return execute(experiment, as_json, track, data)
 
 
-def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) -> int:
-    """Make a run happen (or find it done) and show what came out, also in the given trackers."""
+def execute(
+    experiment: Experiment, as_json: bool, track: Sequence[str] = (), data: Path | None = None
+) -> int:
+    """Make a run happen (or find it done) and show what came out, also in the given trackers.
+    `data` is only told again: to who must say it again to go on."""
     kinds = [tracker_kind(name) for name in track]
     console = Console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path
@@ -73,8 +78,8 @@ def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) ->
     if experiment.finished:
         if kinds:
             retold(experiment.directory, kinds)
-        again = f"already finished: {where} (run again with --force)"
-        console.print(again, highlight=False, markup=False)
+        words = f"already finished: {where} (once more: {command_for(where)})"
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
     else:
         experiment.stop = stop_on_signal()
         try:
@@ -83,7 +88,9 @@ def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) ->
                 events = tracked(events, experiment.directory, kinds)
             follow(events, experiment, console)
         except Interrupted:
-            print(f"stopped; continue with: metasp resume {where}", file=sys.stderr)
+            given = ["--data", str(data)] if data else []
+            again = shlex.join(["metasp", "resume", str(where), *given])
+            print(f"stopped; continue with: {again}", file=sys.stderr)
             return 130
     result = experiment.directory.outcome() or {}
     if as_json:

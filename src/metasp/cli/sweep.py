@@ -1,11 +1,13 @@
 """metasp sweep: run a grid of specs, here or on a Ray cluster."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from metasp.cli.board import follow, listing, summary
@@ -83,6 +85,7 @@ def command(
             raise UserError(f"--print takes a preset: {', '.join(presets())}.")
         click.echo(presets()[sweep], nl=False)
         return 0
+    refuse_what_belongs_elsewhere(on)
     specs = expand(read_sweep(sweep))
     width = None if Console().is_terminal else 160
     console = Console(stderr=as_json, width=width, markup=False)
@@ -95,10 +98,26 @@ def command(
     if as_json:
         print(json.dumps(summary(board, runs)))
     if board.of("stopped"):
-        again = f"metasp sweep {sweep} --runs {runs}"
-        console.print(f"stopped; continue with: {again}", highlight=False, soft_wrap=True)
+        again = ["metasp", "sweep", sweep, "--runs", str(runs)]
+        again += ["--data", str(data)] if data else []
+        again += ["--on", on] if on != "local" else []
+        again += ["--address", given["address"]] if given["address"] else []
+        console.print(
+            f"stopped; continue with: {shlex.join(again)}", highlight=False, soft_wrap=True
+        )
         return 130
     return 1 if board.of("failed") else 0
+
+
+def refuse_what_belongs_elsewhere(on: str) -> None:
+    """Options of the way that was not chosen: forgetting --on ray would run all of it here."""
+    context = click.get_current_context()
+    ray = ("address", "cpus_per_run", "gpus_per_run", "shared", "retries")
+    for name in ray if on == "local" else ("jobs",):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = f"--{name.replace('_', '-')}"
+            where = "--on ray: add that" if on == "local" else "runs on this machine"
+            raise UserError(f"{flag} is for {where}, or leave it out.")
 
 
 def plan(

@@ -64,7 +64,10 @@ class Ledger:
         fits = np.abs(values) < 2.0**62
         if not fits.all():
             bad = int(names[~fits.all(1)][0])
-            raise UserError(f"the influence of example {bad} is not finite: leave it out.")
+            raise UserError(
+                f"the influence of example {bad} is not finite, or too large to keep: lower the "
+                "learning rate, or leave the example out."
+            )
         places = self._places(names)
         digits = to_digits(values)
         if len(set(places.tolist())) == len(places):  # the usual case, and much the faster one

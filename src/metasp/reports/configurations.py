@@ -1,5 +1,6 @@
 """Which runs belong together: the same spec but for the seed; and what to call them."""
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ SPOKEN = (
     "label_noise",
 )  # fmt: skip
 UPPER_BOUND = "joint"
+LONGEST = 100  # letters of a file name, without what it shows and of which row
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,11 @@ class Group:
     def slug(self) -> str:
         memory = "" if self.memory is None else f"m{self.memory}"
         words = "-".join(filter(None, (self.benchmark, memory, self.variant)))
-        return re.sub(r"[^A-Za-z0-9.]+", "-", words)
+        stem = re.sub(r"[^A-Za-z0-9.]+", "-", words)
+        if len(stem) <= LONGEST and re.fullmatch(r"[A-Za-z0-9.-]*", self.benchmark):
+            return stem
+        # What was cut off or replaced would tell two groups apart: let their digest do so.
+        return f"{stem[:LONGEST]}-{hashlib.sha256(words.encode()).hexdigest()[:6]}"
 
     @property
     def seeds(self) -> tuple[int, ...]:

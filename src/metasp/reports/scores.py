@@ -166,6 +166,7 @@ def plain(group: Group, scenario: str, entry: Entry, corrected: bool) -> dict[st
     return {
         "benchmark": group.benchmark,
         "memory": group.memory,
+        "data": group.variant,
         "scenario": SCENARIO_WORDS[scenario],
         "label": entry.row.label,
         "method": entry.row.method,

@@ -43,6 +43,7 @@ def time_table(group: Group, paper: bool) -> Table:
         entry = {
             "benchmark": group.benchmark,
             "memory": group.memory,
+            "data": group.variant,
             "label": row.label,
             "seeds": len(row.seeds),
             "kind": kind,
@@ -171,6 +172,7 @@ def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
                 {
                     "benchmark": group.benchmark,
                     "memory": group.memory,
+                    "data": group.variant,
                     "scenario": SCENARIO_WORDS[scenario],
                     "label": label,
                     "metric": metric,

@@ -24,6 +24,7 @@ from metasp.store.checkpoints import (
     save_checkpoint,
 )
 from metasp.store.files import locked, write_atomic, writing
+from metasp.store.tables import command_for, whole_table
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -104,7 +105,10 @@ class RunDir:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / 'result.json'} is damaged ({error}).") from error
+            raise UserError(
+                f"{self.path / 'result.json'} is damaged ({error}): make the run again with "
+                f"`{command_for(self.path)}`."
+            ) from error
         return result if isinstance(result, dict) else None
 
     def outcome(self) -> dict[str, Any] | None:
@@ -122,7 +126,7 @@ class RunDir:
             ):
                 raise UserError(
                     f"{self.path / 'result.json'} is damaged (it lacks or garbles {scenario}): "
-                    "make the run again with `metasp run --force`."
+                    f"make the run again with `{command_for(self.path)}`."
                 )
         return result
 
@@ -260,7 +264,7 @@ class RunDir:
         columns = {"loss": unknown, "predicted": unknown, **event.influence}
         rows = pa.table(columns, schema=INFLUENCE)
         if path.exists():
-            old = pq.read_table(path, schema=INFLUENCE)
+            old = whole_table(path, INFLUENCE)
             rows = pa.concat_tables([old.filter(pc.field("task") < event.task), rows])
         write_table(path, rows)
 

@@ -1,5 +1,6 @@
 """A sweep file: a base, a grid of what varies, overrides by method; and the specs it stands for."""
 
+import datetime
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -103,6 +104,9 @@ def expand(sweep: Sweep) -> list[RunSpec]:
             values.update(part)
         method = values.get("method", RunSpec.method)
         values.update(sweep.overrides.get(method, {}))
+        for key, value in values.items():
+            if isinstance(value, datetime.date | datetime.time):
+                raise UserError(f"{key} in {sweep.source} is a date or time, which no setting is.")
         spec = spec_of(values, sweep.source)
         specs.setdefault(json.dumps(spec.as_dict(), sort_keys=True), spec)
     return list(specs.values())

@@ -104,11 +104,12 @@ def one_front(group: Group) -> Drawing:
             )
         competing = [point for point, rival in zip(points, rivals) if rival]
         front = [competing[index] for index in pareto_front(competing)]
-        draw_front(panel, front)
+        if front:  # none where all there is is joint training
+            draw_front(panel, front)
         for entry, point, rival in zip(data[-len(points) :], points, rivals):
             entry["on_front"] = rival and point in front
-        panel.set(title=SCENARIO_WORDS[scenario], xlabel="A$_1$: learns, %")
-    axes[0][0].set_ylabel("A$_\\infty$: remembers, %")
+        panel.set(title=SCENARIO_WORDS[scenario], xlabel="A_1: learns, %")
+    axes[0][0].set_ylabel("A_∞: remembers, %")
     legend_right(figure, axes[0][0])
     figure.suptitle(f"{group.title} (joint training is a bound, not on the front)", fontsize=9)
     return Drawing(f"front-{group.slug}", figure, data)

@@ -7,13 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import blended_transform_factory
 
 from metasp.reports.configurations import Configuration, Group
-from metasp.reports.figures.style import COLOURS, Drawing, canvas
+from metasp.reports.figures.style import COLOURS, Drawing, canvas, slug
 from metasp.reports.records import SCENARIOS
 from metasp.reports.scores import reference_row
 from metasp.reports.statistics import interval
 from metasp.reports.tables import SCENARIO_WORDS
 
-LINE, AROUND = 0.19, 1.1  # inches: one difference, and what stands above and below them all
+WIDTH, LINE, AROUND = 7.2, 0.19, 1.1  # inches; a line is one difference
 CAPTION = "dots: seeds; bars: 95% interval of the mean; filled: it leaves out 0"
 
 
@@ -46,17 +46,22 @@ def from_reference(groups: list[Group], against: str | None = None) -> list[Draw
             for scenario in SCENARIOS
         }
         title = f"{group.title}: A_∞ minus that of {reference.label}"
-        drawings.append(forest(f"differences-{group.slug}", title, panels))
+        stem = f"differences-{group.slug}-{slug(reference.label)}"
+        drawings.append(forest(stem, title, panels, reference.label))
     return drawings
 
 
 def forest(
-    name: str, title: str, panels: Mapping[str, Mapping[str, Sequence[Line]]], width: float = 7.2
+    name: str,
+    title: str,
+    panels: Mapping[str, Mapping[str, Sequence[Line]]],
+    against: str | None = None,
 ) -> Drawing:
-    """One panel for each key, each with the same headings and lines under them."""
+    """One panel for each key, each with the same headings and lines under them; `against` is what
+    all were subtracted from, if it is one."""
     first = next(iter(panels.values()))
     lines = sum(len(part) + bool(heading) for heading, part in first.items())
-    figure, axes = canvas(1, len(panels), (width, LINE * lines + AROUND), sharey=True)
+    figure, axes = canvas(1, len(panels), (WIDTH, LINE * lines + AROUND), sharey=True)
     data = []
     for panel, (scenario, sections) in zip(axes[0], panels.items()):
         place = 0
@@ -66,9 +71,8 @@ def forest(
                     write_heading(panel, place, heading)
                 place += 1
             for line in part:
-                data.append(
-                    {"scenario": scenario, "heading": heading, **draw_line(panel, place, line)}
-                )
+                told = {"scenario": scenario, "metric": "A_inf", "against": against}
+                data.append({**told, "heading": heading, **draw_line(panel, place, line)})
                 place += 1
         panel.axvline(0, color="black", linewidth=0.8, zorder=0)
         panel.grid(axis="y", visible=False)

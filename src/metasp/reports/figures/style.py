@@ -35,6 +35,7 @@ LOOK: Any = {
     "lines.linewidth": 1.3,
     "svg.hashsalt": "metasp",
     "svg.fonttype": "none",
+    "text.parse_math": False,  # names of data are text, whatever their dollars
 }
 
 

@@ -1,0 +1,142 @@
+"""What the command line is told is obeyed or refused, and what it tells works."""
+
+import csv
+import io
+import os
+import shlex
+import zipfile
+
+import numpy as np
+import pytest
+
+from metasp.benchmarks import load_benchmark
+from metasp.cli import main
+from metasp.errors import UserError
+from metasp.events import TaskFinished
+from metasp.reports.configurations import Group
+from metasp.spec import RunSpec
+from metasp.store import RunDir
+from metasp.sweeps.grid import expand, read_sweep
+from tests.helpers import finish
+from tests.reports.made import make_run
+
+
+def told(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(part) for part in arguments])
+    heard = capsys.readouterr()
+    return int(stop.value.code or 0), heard.out, heard.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep", "paper-table-1", "--dry-run", "--address", "auto"], "--on ray: add that"),
+        (["sweep", "paper-table-1", "--dry-run", "--gpus-per-run", "1"], "--gpus-per-run is for"),
+        (["sweep", "paper-table-1", "--on", "ray", "--jobs", "2"], "--jobs is for runs on this"),
+        (["report", "RUNS", "--table", "matrix", "--paper"], "--paper is for --table scores"),
+        (["report", "RUNS", "--table", "time", "--against", "er"], "--against is for"),
+        (["report", "RUNS", "--check", "file"], "--check is for --table influence"),
+        (["report", "RUNS", "--json", "--format", "csv"], "two forms: give one"),
+        (["run", "--split-by", "order", "--classes-per-task", "5,5"], "leave out the classes per"),
+        (["run", "--split-by", "order", "--class-order", "shuffled"], "leave out the classes per"),
+    ],
+)
+def test_options_of_another_way_are_refused(tmp_path, capsys, arguments, words):
+    make_run(tmp_path, 0.5, method="er", seed=1)
+    code, _, heard = told(capsys, *[tmp_path if a == "RUNS" else a for a in arguments])
+    assert code == 2
+    assert words in heard
+
+
+def test_a_finished_run_tells_how_to_make_it_again_and_that_works(tiny, capsys):
+    run = finish(tiny(folder="a folder")).path
+    code, heard, _ = told(capsys, "resume", run)
+    assert code == 0
+    command = shlex.split(heard.split("(once more: ")[1].split(")")[0])
+    before = (run / "result.json").stat().st_mtime_ns
+    assert told(capsys, *command[1:])[0] == 0
+    assert (run / "result.json").stat().st_mtime_ns > before
+
+
+def test_rows_of_a_table_file_say_which_data_they_are_of(tmp_path, capsys):
+    for noise in (0.0, 0.3):
+        for seed in (1, 2):
+            make_run(tmp_path, 0.5 + noise / 10, method="er", seed=seed, label_noise=noise)
+    for table in ("scores", "time"):
+        _, heard, _ = told(capsys, "report", tmp_path, "--format", "csv", "--table", table)
+        rows = list(csv.DictReader(io.StringIO(heard)))
+        keys = [tuple(row.get(k) for k in ("data", "scenario", "label", "metric")) for row in rows]
+        assert len(rows) == len(set(keys)) > 1
+
+
+@pytest.mark.parametrize("changes", [{"method": "joint"}, {"benchmark": "arrays:a$_$b.npz"}])
+def test_every_figure_can_be_drawn(tmp_path, capsys, changes):
+    for lr in (0.1, 0.2):
+        for seed in (1, 2):
+            make_run(tmp_path / "runs", 0.5, seed=seed, lr=lr, **{"method": "er", **changes})
+    only = ["--only", "front", "--only", "accuracy", "--only", "matrix"]
+    code, heard, _ = told(capsys, "figures", tmp_path / "runs", "--out", tmp_path / "out", *only)
+    assert code == 0
+    assert "front: " in heard
+
+
+def test_groups_have_files_of_their_own_with_names_that_fit():
+    names = ["folder:/d/a b", "folder:/d/a-b", "folder:/d/日本", "folder:/d/中国"]
+    groups = [Group(name, 200, ()) for name in names]
+    groups.append(Group("split-cifar100", 200, (), "class order " + " ".join(map(str, range(100)))))
+    stems = [each.slug for each in groups]
+    assert len(set(stems)) == len(stems)
+    assert max(map(len, stems)) < 120
+    assert Group("split-digits", 200, ()).slug == "split-digits-m200"
+
+
+def test_a_damaged_archive_is_one_sentence(tmp_path):
+    """Each of many ways to damage a compressed file; some damage does no harm."""
+    path, random, refused = tmp_path / "a.npz", np.random.default_rng(0), 0
+    np.savez_compressed(path, inputs=np.arange(400.0).reshape(40, 10), labels=np.arange(40) % 4)
+    sound = path.read_bytes()
+    for _ in range(150):
+        broken = bytearray(sound)
+        for place in random.integers(0, len(sound), 3):
+            broken[place] = random.integers(256)
+        path.write_bytes(broken)
+        try:
+            load_benchmark(RunSpec(benchmark=f"arrays:{path}", tasks=2))
+        except UserError:
+            refused += 1
+    assert refused > 50
+    assert zipfile.is_zipfile(io.BytesIO(sound))
+
+
+def test_a_single_class_name_is_no_list(tmp_path):
+    np.savez(tmp_path / "a.npz", inputs=np.ones((4, 2)), labels=[0, 1, 0, 1], class_names=5)
+    with pytest.raises(UserError, match="class_names of .* is no list"):
+        load_benchmark(RunSpec(benchmark=f"arrays:{tmp_path / 'a.npz'}", tasks=2))
+
+
+def test_a_damaged_table_of_influences_is_one_sentence(tiny):
+    run = finish(tiny(method="metasp")).path
+    (run / "influence.parquet").write_bytes(b"no table")
+    names = ("stability", "plasticity", "fused", "loss")
+    one = {"id": [1], "count": [1], "task": [4], "label": [0], "source": ["new"], "kept": [False]}
+    event = TaskFinished(4, {}, {**one, **{name: [0.0] for name in names}, "predicted": [0]})
+    stored = RunDir(run)
+    with pytest.raises(UserError, match=r"damaged .* make it again with `metasp run --spec"):
+        stored._write_influence(event)
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no text"):
+        RunSpec(benchmark="folder:/d/\udcff")
+    for name in ("a", os.fsdecode(b"\xff")):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match="rename it"):
+        load_benchmark(RunSpec(benchmark=f"folder:{tmp_path}"))
+
+
+def test_a_date_in_a_sweep_is_refused(tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text('method = "metasp"\npseudo_steps = 2020-01-01\n[grid]\nseed = [1]\n')
+    with pytest.raises(UserError, match="pseudo_steps in .* is a date"):
+        expand(read_sweep(str(file)))
