@@ -239,9 +239,9 @@ QUESTIONS = {
     "Does MetaSP beat ER with its schedule?": "MetaSP/ER + schedule",
     "Does it beat its shuffled control?": "MetaSP/shuffled",
     "Does RehSel add anything?": "RehSel/MetaSP",
-    "Does influence pay as a filter, over clusters alone?": "filter/clusters alone",
-    "Does loss, as the same filter?": "filter by loss/clusters alone",
-    "And loss without influence, over the same memory unfiltered?": "low loss/balanced",
+    "Influence as filter, over clusters alone": "filter/clusters alone",
+    "Mean loss as the same filter": "filter by loss/clusters alone",
+    "low-loss, over class-balanced": "low loss/balanced",
 }
 
 

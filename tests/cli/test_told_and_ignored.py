@@ -111,7 +111,7 @@ def test_a_damaged_archive_is_one_sentence(tmp_path):
 
 def test_a_single_class_name_is_no_list(tmp_path):
     np.savez(tmp_path / "a.npz", inputs=np.ones((4, 2)), labels=[0, 1, 0, 1], class_names=5)
-    with pytest.raises(UserError, match="class_names of .* is no list"):
+    with pytest.raises(UserError, match=r"class_names of .* is no list"):
         load_benchmark(RunSpec(benchmark=f"arrays:{tmp_path / 'a.npz'}", tasks=2))
 
 
@@ -138,5 +138,5 @@ def test_names_that_are_no_text_are_refused(tmp_path):
 def test_a_date_in_a_sweep_is_refused(tmp_path):
     file = tmp_path / "my.toml"
     file.write_text('method = "metasp"\npseudo_steps = 2020-01-01\n[grid]\nseed = [1]\n')
-    with pytest.raises(UserError, match="pseudo_steps in .* is a date"):
+    with pytest.raises(UserError, match=r"pseudo_steps in .* is a date"):
         expand(read_sweep(str(file)))
