@@ -19,7 +19,7 @@ import matplotlib as mpl
 
 from metasp.cli.suspects import tables as suspect_tables
 from metasp.reports.configurations import Configuration, Group, flat, group
-from metasp.reports.figures import draw, save
+from metasp.reports.figures import Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
 from metasp.reports.figures.style import LOOK
 from metasp.reports.records import SCENARIOS, gather
@@ -218,11 +218,16 @@ def figure(name: str, kind: str) -> str:
     for drawing in draw(kind, groups_of(name)):
         path = IMAGES / name / f"{drawing.name}.svg"
         if DRAWING:
-            save(drawing, path.parent)
-            for form in ("png", "csv"):  # the page needs one form, and has the data in its tables
-                path.with_suffix(f".{form}").unlink()
+            save_one(drawing, path)
         lines.append(f"![{kind} of {name}]({path.relative_to(PAGE.parent)})")
     return "\n\n".join(lines)
+
+
+def save_one(drawing: Drawing, path: Path) -> None:
+    """The SVG alone: the page needs one form, and has the data in its tables."""
+    save(drawing, path.parent)
+    for form in ("png", "csv"):
+        path.with_suffix(f".{form}").unlink()
 
 
 # What the summary shows: a question, the difference that answers it, and where it was measured.
@@ -263,9 +268,7 @@ def summary() -> str:
         }  # fmt: skip
         with mpl.rc_context(LOOK):
             drawing = forest("differences", "A_∞, class-incremental and task-incremental", panels)
-        save(drawing, path.parent)
-        for form in ("png", "csv"):
-            path.with_suffix(f".{form}").unlink()
+        save_one(drawing, path)
     return f"![What the differences are, seed by seed]({path.relative_to(PAGE.parent)})"
 
 

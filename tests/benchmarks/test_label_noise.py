@@ -116,3 +116,16 @@ def test_low_loss_keeps_wrong_labels_out_of_the_memory(tmp_path: Path, method: s
         assert {held["label"].count(y) for y in range(10)} == {6}
         share[name] = sum(i in wrong for i in held["id"]) / 60
     assert share["low-loss"] < share["class-balanced"] / 2
+
+
+def test_hal_has_one_anchor_per_class_though_old_labels_come_again(tmp_path: Path) -> None:
+    spec = RunSpec(
+        method="hal", label_noise=0.3, label_noise_scope="seen", tasks=2, epochs=1, memory=20,
+        limit_per_class=10, settings={"anchor_steps": 2}, threads=1, device="cpu",
+    )  # fmt: skip
+    experiment = prepare(spec, tmp_path)
+    trainer = build_trainer(experiment.spec, experiment.benchmark)
+    assert {*trainer.tasks[1].train.labels.tolist()} > {*trainer.tasks[1].classes}
+    for _ in trainer.run():
+        pass
+    assert len(trainer.method.state()["anchors"]) == 10

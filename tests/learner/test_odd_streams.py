@@ -7,6 +7,7 @@ from torch import nn
 from metasp import ContinualLearner
 from metasp.errors import UserError
 from metasp.memory import SELECTIONS
+from metasp.methods.hal import features_seen
 from metasp.methods.method import batch_bounds
 
 
@@ -72,6 +73,9 @@ def test_hal_looks_at_any_head_in_rows():
     for seed in range(2):
         pictures = torch.rand(12, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
         learner.learn((pictures, torch.arange(12) % 2), progress=False)
+    with features_seen(model) as seen:
+        model(pictures)
+    assert seen[0].shape == (12, 4 * 6 * 6)
 
 
 def test_gmed_learns_bytes_with_a_model_of_doubles():

@@ -69,7 +69,7 @@ def execute(
     experiment: Experiment, as_json: bool, track: Sequence[str] = (), data: Path | None = None
 ) -> int:
     """Make a run happen (or find it done) and show what came out, also in the given trackers.
-    `data` is only told again: to who must say it again to go on."""
+    `data` is only repeated in the command that goes on after a stop."""
     kinds = [tracker_kind(name) for name in track]
     console = Console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path

@@ -116,8 +116,9 @@ def refuse_what_belongs_elsewhere(on: str) -> None:
     for name in ray if on == "local" else ("jobs",):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             flag = f"--{name.replace('_', '-')}"
-            where = "--on ray: add that" if on == "local" else "runs on this machine"
-            raise UserError(f"{flag} is for {where}, or leave it out.")
+            if on == "local":
+                raise UserError(f"{flag} is for --on ray: add that, or leave it out.")
+            raise UserError(f"{flag} is for runs on this machine: leave it or --on {on} out.")
 
 
 def plan(
