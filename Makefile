@@ -14,8 +14,8 @@ run: $(VENV)/installed
 	$(BIN)/metasp run
 
 test: $(VENV)/installed-dev
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests docs/*.py
+	$(BIN)/ruff check src tests docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) --durations 15

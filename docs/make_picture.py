@@ -1,5 +1,6 @@
 """Draw docs/images/run.svg: the real output of `metasp run` in a real terminal."""
 
+import io
 import os
 import pty
 import sys
@@ -50,7 +51,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         text = in_terminal([sys.executable, "-m", "metasp", "run"])
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print("[bold]$ metasp run[/]")
     for line in AnsiDecoder().decode("\n".join(settled(text))):
         console.print(line)

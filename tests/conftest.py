@@ -22,6 +22,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+@pytest.fixture(autouse=True)
+def alone():
+    """What one test does to PyTorch's threads and random state does not reach the next."""
+    with torch.random.fork_rng():
+        yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path):
     """An experiment small enough to run in a second, with the given changes."""

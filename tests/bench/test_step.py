@@ -1,19 +1,9 @@
 """The step benchmark: where it measures, and what it shows beside it."""
 
 import pytest
-import torch
 
 from metasp.bench.step import LIMITS, MEMORY, at_third_task, measure, paper_ratios, render
 from metasp.methods import METHODS
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small networks are faster on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_it_measures_in_the_third_task_with_a_full_memory_of_the_first_two():

@@ -131,9 +131,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [row["id"] for row in told["suspects"]] == list(range(0, 40, 4))
     assert all(row["true_label"] == 9 for row in told["suspects"])
     assert told["quality"]["both"] == {"precision": 1.0, "area": 1.0, "scored": 1.0}
+    assert {row["task"] for row in told["suspects"]} == {0}
     code, out, _ = call(capsys, str(run), "--by", "loss")
     assert code == 0
     assert "100.0" in out
+    tasks = [line.split("│")[2].strip() for line in out.splitlines() if line.startswith("│")]
+    assert set(tasks[:20]) == {"1"}  # in a table people count from 1
 
 
 def test_the_command_without_noise_and_without_a_table(

@@ -1,5 +1,6 @@
 import json
 import resource
+import signal
 import subprocess
 import sys
 
@@ -160,6 +161,28 @@ def test_a_full_disk_stops_training_and_keeps_the_checkpoint(tiny, tmp_path):
     assert not list(run.path.rglob("*.tmp"))
     assert_same_run(finish(tiny("full")), whole)
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+KILLED = """
+import os, signal
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from metasp.cli import main
+main()
+"""
+
+
+def test_what_a_killed_write_left_goes_when_the_run_goes_on(tiny):
+    """The process really dies between the copy of a checkpoint and its renaming."""
+    whole = finish(tiny("whole"))
+    run = interrupted(tiny("killed"), 2)
+    command = [sys.executable, "-c", KILLED, "resume", str(run.path)]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    assert list(run.path.rglob(".*.tmp"))
+    page = run.path / ".explorer.html.1.tmp"
+    page.write_text("being written by another process, which needs no lock for it")
+    assert_same_run(finish(tiny("killed")), whole)
+    assert list(run.path.rglob(".*.tmp")) == [page]
 
 
 def test_a_damaged_result_is_one_sentence(tiny):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from metasp.cli.board import headline, picture
+from metasp.cli.board import headline, listing, picture
 from metasp.spec import RunSpec
 from metasp.sweeps import board as clocked
 from metasp.sweeps.board import Board
@@ -43,3 +43,12 @@ def test_time_left_is_that_of_the_running_and_waiting_shared_by_the_processes(mo
     state.saw(Update("run-0", "running", 0.5, 10.0))
     # run-0 has 10 s to go; run-1 and run-2 are taken to need what run-0 does, 20 s each.
     assert state.left() == pytest.approx((10 + 20 + 20) / 2)
+
+
+def test_the_listing_says_what_varies_but_no_schedule_where_there_is_none():
+    specs = [
+        RunSpec(method="er", epochs=10, rehearse_last=10, lr=0.1),
+        RunSpec(method="er", epochs=10, rehearse_last=2, lr=0.03),
+    ]
+    table = listing([Job(spec, Path(spec.name), "new") for spec in specs])
+    assert list(table.columns[1].cells) == ["lr 0.1", "rehearse last 2, lr 0.03"]

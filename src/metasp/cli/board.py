@@ -90,6 +90,8 @@ def listing(jobs: list[Job]) -> Table:
     for job in jobs:
         values = {k: v for k, v in job.spec.as_dict().items() if k in common}
         values |= {k: v for k, v in job.spec.settings.items() if k in own[job.spec.method]}
+        if values.get("rehearse_last") == job.spec.epochs:  # all of them: no schedule
+            del values["rehearse_last"]
         words = (f"{key.replace('_', ' ')} {value}" for key, value in values.items())
         table.add_row(job.name, ", ".join(words), job.stored)
     return table

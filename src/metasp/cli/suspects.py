@@ -88,8 +88,9 @@ def suspects_table(rows: list[dict[str, Any]], by: str, total: int) -> Table:
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
+        shown = {**row, "task": row["task"] + 1}  # people count tasks from 1
         cells = [f"{v:.3f}" if isinstance(v, float) else "–" if v is None else str(v)
-                 for v in row.values()]  # fmt: skip
+                 for v in shown.values()]  # fmt: skip
         odd = row.get("true_label", row["label"]) != row["label"]
         table.add_row(*cells, style="bold" if odd else None)
     return table

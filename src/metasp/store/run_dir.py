@@ -81,6 +81,7 @@ class RunDir:
             if self.spec() != spec:
                 raise UserError(f"{self.path} was started with another spec: choose other --runs.")
             with writing(self.path):
+                self._drop_half_written()
                 forget.complete(self.path)
                 self._events = open(self.path / "events.jsonl", "ab")  # noqa: SIM115
             try:
@@ -282,6 +283,13 @@ class RunDir:
             (self.path / name).unlink(missing_ok=True)
         for path in self.path.glob("explorer*.html"):
             path.unlink()
+
+    def _drop_half_written(self) -> None:
+        """What a killed process left. Only pages are written without the run's lock, so one may
+        be on its way."""
+        for path in self.path.rglob(".*.tmp"):
+            if not path.name.startswith(".explorer"):
+                path.unlink()
 
     def _close_events(self) -> None:
         if self._events is not None:
