@@ -36,5 +36,5 @@ def test_a_run_in_three_lines(tmp_path, capsys):
     rows = TensorDataset(X[:200].reshape(-1, 8, 8), Y[:200])
     own = metasp.run(metasp.split(rows, tasks=2), method="er", runs=tmp_path, epochs=1, threads=1)
     assert len(own["class_il"]["matrix"]) == 2
-    with pytest.raises(UserError, match="has no settings of its own, so no 'epoch'"):
+    with pytest.raises(UserError, match="did you mean 'epochs'"):
         metasp.run(method="er", epoch=1, runs=tmp_path)

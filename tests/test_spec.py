@@ -11,7 +11,7 @@ from metasp.spec import RunSpec
 @given(
     st.builds(
         RunSpec,
-        benchmark=st.text(max_size=20),
+        benchmark=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20),
         memory=st.integers(0, 10**6),
         lr=st.none() | st.floats(1e-6, 10),
         lr_drop_at=st.lists(st.integers(0, 99), max_size=3).map(tuple),

@@ -4,11 +4,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from metasp.benchmarks import Benchmark
 from metasp.cli.show import follow
+from metasp.cli.terminal import text_console
+from metasp.errors import unknown
 from metasp.experiment import prepare
+from metasp.methods import method
 from metasp.spec import RunSpec
 
 
@@ -30,11 +31,17 @@ def run(
     known = {entry.name for entry in fields(RunSpec)}
     own = dict(settings.pop("settings", {}))
     own |= {key: settings.pop(key) for key in list(settings) if key not in known}
+    of_method = {
+        f.name for f in fields(method(settings.get("method", RunSpec.method)).kind.Settings)
+    }
+    for key in own:
+        if key not in of_method:
+            raise unknown("setting of a run", key, known | of_method)
     named = {"benchmark": benchmark} if isinstance(benchmark, str) else {}
     spec = RunSpec.from_dict({**named, **settings, "settings": own})
     stream = None if isinstance(benchmark, str) else benchmark
     where = None if data is None else Path(data)
     experiment = prepare(spec, Path(runs), where, stream, force=force)
     if not experiment.finished:
-        follow(experiment.events(), experiment, Console(quiet=quiet))
+        follow(experiment.events(), experiment, text_console(quiet=quiet))
     return {"run": str(experiment.directory.path), **(experiment.directory.result() or {})}

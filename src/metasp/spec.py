@@ -7,12 +7,15 @@ import re
 import tomllib
 import types
 import typing
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from metasp.errors import UserError, unknown
+
+LARGEST = 1e30  # what is computed with in single precision must not overflow there
 
 
 def setting(default: Any, help: str, *, least: float | None = None, most: float | None = None,
@@ -78,7 +81,8 @@ class RunSpec:
         0, "Record influence, with this many pseudo steps, without using it; 0: do not.", least=0
     )
     backbone: str = setting("convnet", "The network; see `metasp list backbones`.")
-    width: int | None = setting(None, "Channels (or units) of the first layer.", least=1)
+    width: int | None = setting(None, "Channels (or units) of the first layer.", least=1,
+                               most=65_536)  # fmt: skip
     epochs: int = setting(5, "Epochs per task.", least=1)
     batch_size: int = setting(32, "New examples per step.", least=1)
     memory_batch: int = setting(32, "Memory examples per step.", least=1)
@@ -206,8 +210,10 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
         raise UserError(f"{entry.name} must be {wanted}, not {value!r}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{entry.name} must be a finite number, not {value}.")
+    if isinstance(value, float) and abs(value) > LARGEST:
+        raise UserError(f"{entry.name} must be at most {LARGEST:g} in size, not {value}.")
     if isinstance(value, str) and not is_text(value):
-        raise UserError(f"{entry.name} {value!r} is no text (UTF-8): rename what it names.")
+        raise UserError(f"{entry.name} {value!r} is no plain text: rename what it names.")
     if about.get("choices") and value not in about["choices"]:
         raise unknown(entry.name, str(value), about["choices"])
     least, most = about.get("least"), about.get("most")
@@ -219,12 +225,9 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be stored; a file's name may be bytes that are no text."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    """Whether it can be stored and shown: a file's name may be bytes that are no text, or move
+    the cursor of a terminal."""
+    return not any(unicodedata.category(sign) in ("Cc", "Cs") for sign in value)
 
 
 def field_types(owner: type) -> dict[str, tuple[Any, ...]]:

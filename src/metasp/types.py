@@ -15,6 +15,11 @@ State = dict[str, Tensor]
 """Everything a part must keep across a kill, as tensors by name."""
 
 
+def as_rows(values: Tensor) -> Tensor:
+    """Whatever is known of n examples, (n, …) or just (n,), as one row (n, d) of each."""
+    return values.reshape(len(values), -1)
+
+
 class Batch(NamedTuple):
     """Aligned rows: inputs (n, …), labels (n,) or, where they are no classes, (n, …), ids (n,)."""
 

@@ -14,7 +14,7 @@ SMALL = ["--backbone", "resnet18", "--width", "2"]
 REFUSED = [
     (["--method", "er", *SMALL, "--batch-size", "1"], "batch normalisation cannot learn from one"),
     (["--method", "metasp", *SMALL, "--limit-per-class", "1", "--tasks", "10"], "a task of 2"),
-    (["--method", "er", "--backbone", "resnet18", "--width", "1000000"], "give a smaller --width"),
+    (["--method", "er", "--backbone", "resnet18", "--width", "65536"], "give a smaller --width"),
     (["--method", "er", "--memory", "100000000000000"], "give --memory 40 or less"),
     (["--method", "finetune", "--memory", "100000000000000"], "give --memory 40 or less"),
     (["--method", "er", "--threads", "100000"], "threads must be between 1 and 1024"),

@@ -38,6 +38,12 @@ def told(capsys, *arguments):
         (["report", "RUNS", "--table", "time", "--against", "er"], "--against is for"),
         (["report", "RUNS", "--check", "file"], "--check is for --table influence"),
         (["report", "RUNS", "--json", "--format", "csv"], "two forms: give one"),
+        (["report", "RUNS", "--table", "influence"], "not of runs: leave those out"),
+        (["explore", "RUNS", "--port", "8123"], "--port is for --serve"),
+        (["list", "methods", "--runs", "RUNS"], "--runs is for `metasp list runs`"),
+        (["list", "runs", "--data", "RUNS"], "--data is for `metasp list benchmarks`"),
+        (["bench", "step", "--data", "RUNS"], "--data is for `metasp bench libraries`"),
+        (["run", "--checkpoint-seconds", "nan"], "nan is not a number of seconds"),
         (["run", "--split-by", "order", "--classes-per-task", "5,5"], "leave out the classes per"),
         (["run", "--split-by", "order", "--class-order", "shuffled"], "leave out the classes per"),
     ],
@@ -127,7 +133,7 @@ def test_a_damaged_table_of_influences_is_one_sentence(tiny):
 
 
 def test_names_that_are_no_text_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no text"):
+    with pytest.raises(UserError, match="no plain text"):
         RunSpec(benchmark="folder:/d/\udcff")
     for name in ("a", os.fsdecode(b"\xff")):
         (tmp_path / name).mkdir()

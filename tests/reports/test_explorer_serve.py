@@ -4,6 +4,7 @@ import http.client
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -92,3 +93,22 @@ def test_served_until_ctrl_c(tmp_path):
             assert process.wait(timeout=20) == 0
         finally:
             process.kill()
+
+
+def test_a_browser_that_goes_away_is_no_traceback(capfd):
+    """The connection is reset while a page too large for any buffer is on its way."""
+    server = server_of(b"x" * 50_000_000)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as caller:
+            host = f"Host: 127.0.0.1:{server.server_port}"
+            caller.sendall(f"GET / HTTP/1.1\r\n{host}\r\n\r\n".encode())
+            caller.recv(1000)
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.5)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert capfd.readouterr().err == ""

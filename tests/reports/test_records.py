@@ -9,6 +9,13 @@ from metasp.errors import UserError
 from metasp.reports.records import gather
 from tests.reports.made import make_run
 
+GARBLED = [
+    (("class_il", "matrix"), []),
+    (("class_il", "A_inf"), float("nan")),
+    (("seconds", "per_step"), [1.0]),
+    (("seconds",), None),
+]
+
 
 def test_damaged_runs_are_skipped_named_and_counted(tmp_path):
     sound = make_run(tmp_path, seed=1)
@@ -28,6 +35,15 @@ def test_damaged_runs_are_skipped_named_and_counted(tmp_path):
     text = json.loads((lacking / "result.json").read_text())
     del text["task_il"]["before"]
     (lacking / "result.json").write_text(json.dumps(text))
+    broken = {}
+    for seed, (part, value) in enumerate(GARBLED, 20):
+        broken[part] = make_run(tmp_path, seed=seed)
+        text = json.loads((broken[part] / "result.json").read_text())
+        where = text
+        for key in part[:-1]:
+            where = where[key]
+        where[part[-1]] = value
+        (broken[part] / "result.json").write_text(json.dumps(text))
     unfinished = make_run(tmp_path, seed=7)
     (unfinished / "result.json").unlink()
     found = gather([tmp_path])
@@ -39,10 +55,14 @@ def test_damaged_runs_are_skipped_named_and_counted(tmp_path):
         (other_spec, "digest"),
         (nothing, "not an object"),
         (lacking, "lacks"),
+        *(
+            (run, "lacks" if part[-1] != "A_inf" else "does not follow")
+            for part, run in broken.items()
+        ),
     ):
         (said,) = [line for line in found.damaged if line.startswith(str(run))]
         assert words in said
-    assert len(found.damaged) == 5
+    assert len(found.damaged) == 5 + len(broken)
 
 
 def test_copies_of_a_run_count_once(tmp_path):

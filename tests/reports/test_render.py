@@ -13,7 +13,7 @@ import pytest
 from metasp.cli import main
 from metasp.reports.configurations import group
 from metasp.reports.records import gather
-from metasp.reports.render import latex
+from metasp.reports.render import latex, md, tex
 from metasp.reports.scores import Comparison, score_tables
 from metasp.reports.special import influence_table, matrix_tables
 from tests.reports.made import make_run
@@ -138,7 +138,6 @@ def test_damage_is_counted_on_stderr(runs, capsys):
     [
         (["--table", "matrix"], "of one run"),
         (["--against", "erx"], "did you mean"),
-        (["--table", "influence", "--check", "none.json"], "cannot read"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_code_2(runs, capsys, arguments, words):
@@ -148,6 +147,19 @@ def test_a_mistake_is_one_sentence_and_code_2(runs, capsys, arguments, words):
     assert ended.value.code == 2
     assert words in captured.err
     assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_a_check_that_is_not_there(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "--table", "influence", "--check", "none.json"])
+    assert ended.value.code == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_names_are_text_in_every_format():
+    odd = "<img src=x> [a](b) `c` | d_e\n\nf"
+    assert md(odd) == "\\<img src=x> \\[a](b) \\`c\\` \\| d\\_e f"
+    assert "\n" not in tex(odd)
 
 
 def test_a_report_never_imports_torch(runs):

@@ -190,3 +190,40 @@ def test_a_damaged_result_is_one_sentence(tiny):
     (run.path / "result.json").write_text(json.dumps({})[:1])
     with pytest.raises(UserError, match=r"result.json is damaged"):
         run.result()
+
+
+@pytest.mark.parametrize("lost", [("seconds",), ("class_il", "BWT"), ("task_il", "S")])
+def test_a_result_that_lacks_something_is_one_sentence(tiny, lost):
+    run = finish(tiny())
+    result = run.result()
+    where = result if len(lost) == 1 else result[lost[0]]
+    del where[lost[-1]]
+    (run.path / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match=f"lacks or garbles {lost[0]}"):
+        run.outcome()
+
+
+def test_force_that_is_cut_short_leaves_an_unfinished_run(tiny, monkeypatch):
+    whole = finish(tiny("whole"))
+    run = finish(tiny("forced"))
+
+    def cut(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", cut)
+        with pytest.raises(KeyboardInterrupt):
+            finish(tiny("forced", {"force": True}))
+    assert not run.finished
+    assert run.spec() == whole.spec()
+    assert_same_run(finish(tiny("forced")), whole)
+
+
+def test_a_copy_in_the_folder_of_checkpoints_does_not_stop_forgetting(tiny):
+    run = finish(tiny())
+    copy = run.path / "checkpoint" / "backup.safetensors"
+    copy.write_bytes(b"a user's own copy")
+    held = run.memory()["id"]
+    assert run.forget(held[:2]) == sorted(held[:2])
+    assert not set(held[:2]) & set(run.memory()["id"])
+    assert copy.exists()

@@ -1,5 +1,7 @@
 """A sweep file stands for exactly the runs a reader would write down by hand."""
 
+import datetime
+
 import pytest
 
 from metasp.errors import UserError
@@ -63,6 +65,9 @@ def test_an_override_beats_the_grid_for_its_method_only():
         ({"grid": {"seed": [1]}, "override": {"joint": {"lr": 1}}}, "joint"),
         ({"method": "er", "grid": {"seed": [1]}, "override": {"er": {"lrr": 1}}}, "'lr'"),
         ({"grid": {"seed": [1]}, "override": 3}, "tables by method"),
+        ({"grid": {"seed": [1]}, "override": {"er": {"method": "joint"}}}, "another method"),
+        ({"gamma": [datetime.date(2024, 1, 1)], "grid": {"seed": [1]}}, "is a date or time"),
+        ({"gamma": {"a": datetime.time(1)}, "grid": {"seed": [1]}}, "is a date or time"),
         ({"grid": {"memory": [-1]}}, "at least 0"),
         ({"epochs": 2, "grid": {"rehearse_last": [3]}}, "rehearse_last"),
         ({"grid": {"method": [3]}}, "must be a name"),

@@ -1,8 +1,10 @@
 """A run in transit: whatever was packed, the other side can resume from it."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -11,7 +13,7 @@ from metasp.experiment import Interrupted, prepare
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.parcel import newest_checkpoint, pack, unpack
-from metasp.sweeps.remote import Remote
+from metasp.sweeps.remote import PREFIX, Remote, own_folder
 from tests.sweeps.test_local import SOURCE
 
 SPEC = RunSpec(threads=1, width=4, memory=40, limit_per_class=30, epochs=1, method="er")
@@ -86,7 +88,7 @@ def test_folders_of_killed_runs_go_with_the_next_one(tmp_path, monkeypatch):
     living = Remote(order(tmp_path), {})
     code = (
         "import os, signal\n"
-        "from metasp.sweeps.remote import Remote\n"
+        "from metasp.sweeps.remote import PREFIX, Remote, own_folder\n"
         "remote = Remote({'name': 'x', 'runs': '.'}, {})\n"
         "(remote.runs / 'private').write_text('example')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -118,3 +120,33 @@ def test_a_name_that_is_not_of_a_run_is_refused_and_nothing_is_written(tmp_path,
     with pytest.raises(UserError, match="not a file of a run"):
         unpack(tmp_path / "run", {"spec.toml": b"", name: b"x"})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_parcel_without_checkpoints_leaves_those_that_are_there(tmp_path):
+    """They are replaced while it is packed, so that it may hold none."""
+    run = half_done(tmp_path / "here", 5)
+    parcel = {name: part for name, part in pack(run).items() if "checkpoint" not in name}
+    before = newest_checkpoint(run)
+    unpack(run, parcel)
+    assert newest_checkpoint(run) == before > 0
+
+
+def test_a_link_of_somebody_else_leads_nowhere(tmp_path, monkeypatch):
+    """What is left of killed workers is removed, but only what is ours."""
+    mine = tmp_path / "thesis.txt"
+    mine.write_text("three hundred pages")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    planted, linked, left = (tmp_path / f"{PREFIX}{name}" for name in ("a", "b", "c"))
+    planted.mkdir()
+    (planted / "lock").symlink_to(mine)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "lock").write_text("")
+    linked.symlink_to(tmp_path / "elsewhere")
+    left.mkdir()
+    (left / "lock").write_text("")
+    with contextlib.ExitStack() as held:
+        own = own_folder(held)
+        assert (own / "lock").exists()
+    assert mine.read_text() == "three hundred pages"
+    assert (tmp_path / "elsewhere" / "lock").exists()
+    assert not left.exists()

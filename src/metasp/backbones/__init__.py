@@ -19,7 +19,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-DRAWN = (nn.Linear, nn.Conv2d)  # layers whose initial weights are random
+DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose initial weights are random
 CONSTANT = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)  # and those that are not
 
 

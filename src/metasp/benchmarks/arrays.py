@@ -1,6 +1,7 @@
 """The user's own arrays: an .npz file or a torch Dataset, pictures or rows of a table."""
 
 import hashlib
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metasp.benchmarks.own import default_tasks
+from metasp.benchmarks.own import default_tasks, own_place
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
 from metasp.benchmarks.tables import check_names, number_labels
@@ -32,9 +33,7 @@ NAMES = {
 def npz_source(file: str, request: Request, data: Path | None) -> Source:
     """Arrays `inputs` and `labels` of an .npz file, with `test_inputs` and `test_labels`,
     `class_names`, and further columns (and `test_…` columns) if there are any."""
-    path = Path(file).expanduser()
-    if not path.is_file() and data is not None and not path.is_absolute():
-        path = data / path
+    path = own_place(file, data)
     if not path.is_file():
         raise UserError(f"{file} is not a file: give arrays:FILE.npz.")
     request.refuse("arrays", "image_size", "colour")
@@ -68,7 +67,8 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
 
 
 # What numpy and zipfile raise for bytes that are not those of an archive.
-DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, TypeError,
+           OverflowError, SyntaxError, tokenize.TokenError)  # fmt: skip
 
 
 def read_npz(path: Path) -> dict[str, Array]:

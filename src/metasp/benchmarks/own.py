@@ -24,11 +24,20 @@ def hub_source(name: str, request: Request, data: Path | None) -> Source:
     return finished(name, read_table_set(name, local_folder(data, name), request))
 
 
+def own_place(path: str, data: Path | None) -> Path:
+    """What a user's path names: as it stands, or else in the folder of data sets."""
+    try:
+        place = Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"the home that {path} begins with is not known: write it out.") from error
+    if not place.exists() and data is not None and not place.is_absolute():
+        return data / place
+    return place
+
+
 def folder_source(path: str, request: Request, data: Path | None) -> Source:
     """A folder with one folder of pictures per class, or of Parquet files in the hub's layout."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir() and data is not None and not folder.is_absolute():
-        folder = data / folder
+    folder = own_place(path, data)
     if not folder.is_dir():
         raise UserError(f"{path} is not a folder: give folder:PATH with one folder per class.")
     if next(folder.rglob("*.parquet"), None) is not None:
@@ -138,7 +147,7 @@ def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:
         same_names(list(classes), place)
         for name in classes:
             if not is_text(name):
-                raise UserError(f"the name of folder {name!r} is no text (UTF-8): rename it.")
+                raise UserError(f"the name of folder {name!r} is no plain text: rename it.")
         found[split] = {name: files for name, files in classes.items() if files}
     if len(found["train"]) < 2:
         count = len(found["train"]) or "no"

@@ -74,15 +74,17 @@ def dealt_again(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark
 
 def collected(dataset: Any) -> tuple[Any, Any]:
     """All inputs (n, …) and labels (n,) of a Dataset."""
+    if isinstance(dataset, tuple | list) and len(dataset) == 2:
+        raise UserError("a pair of inputs and labels is no Dataset: give TensorDataset(x, y).")
     inputs, labels = [], []
     for index in range(len(dataset)):
-        try:
-            value, label = dataset[index]
-        except (TypeError, ValueError) as error:
+        item = dataset[index]
+        if not isinstance(item, tuple | list) or len(item) != 2:
             raise UserError(
                 f"item {index} of the dataset is not a pair of input and label: wrap it so that "
                 "it is."
-            ) from error
+            )
+        value, label = item
         inputs.append(as_array(value))
         labels.append(label.item() if hasattr(label, "item") else label)
     if len({item.shape for item in inputs}) != 1:

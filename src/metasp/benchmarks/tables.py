@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from metasp.benchmarks.cache import Pictures, Table
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError, unknown
+from metasp.spec import is_text
 
 SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation",
           "val": "validation", "dev": "validation"}  # fmt: skip
@@ -245,13 +247,18 @@ def number_labels(
             "numbered from 0."
         )
     index = {value: number for number, value in enumerate(distinct)}
-    return [index[value] for value in values], [str(value) for value in distinct]
+    called = [str(value) for value in distinct]
+    check_names(called)
+    return [index[value] for value in values], called
 
 
 def check_names(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if list(names).count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise UserError(f"two classes have the same name {twice[0]!r}: rename one of them.")
+    for name in names:
+        if not is_text(name):
+            raise UserError(f"the name {name!r} of a class is no plain text: rename it.")
 
 
 def raw_bytes(content: Any, split: str, number: int) -> bytes:

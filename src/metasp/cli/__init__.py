@@ -1,7 +1,9 @@
 """The command line: one file per command, loaded only when it is called."""
 
 import importlib
+import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +25,7 @@ COMMANDS = {
     "influence-check": "Compare influence approximations with the exact influence.",
     "bench": "Measure speed as ratios on this machine.",
 }
+NO_ROOM = re.compile(r"(can't|cannot|not enough|out of) (allocate )?memory", re.IGNORECASE)
 
 
 class Lazy(click.Group):
@@ -61,12 +64,20 @@ def app() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # one that cannot say ∞ says \u221e
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app.main(args=arguments, prog_name="metasp", standalone_mode=False)
     except UserError as error:
         sys.exit(fail(str(error)))
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.exit(fail(f"say what to do.\n{error.format_message()}"))
     except click.UsageError as error:
-        sys.exit(fail(f"{error.format_message().rstrip('.')}. {hint(error)}"))
+        words = error.format_message()
+        if "unexpected extra argument" in words:
+            words += ". Where a * found several runs, name one of them"
+        sys.exit(fail(f"{words}{'' if words.endswith(('.', '?')) else '.'} {hint(error)}"))
     except click.ClickException as error:
         sys.exit(fail(error.format_message()))
     except click.Abort:
@@ -78,6 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:  # a disk, folder or file that is not as it should be
         what = f"cannot use {error.filename}" if error.filename else "the system refused"
         sys.exit(fail(f"{what}: {error.strerror or error}; mend that, or choose another place."))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not NO_ROOM.search(str(error)):
+            raise
+        sys.exit(fail("this machine has too little memory for it: choose a smaller width, "
+                      "batch_size or image_size. What was stored is intact."))  # fmt: skip
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -87,5 +103,7 @@ def hint(error: click.UsageError) -> str:
 
 
 def fail(message: str, code: int = 2) -> int:
-    print(f"metasp: {message}", file=sys.stderr)
+    from metasp.cli.terminal import printable  # rich comes with it: not for a mere --help
+
+    print(f"metasp: {printable(message)}", file=sys.stderr)
     return code

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from metasp.cli.options import data_option, json_option
+from metasp.cli.terminal import typed
 from metasp.errors import UserError, unknown
 
 Measured = tuple[list[str], dict[str, Any]]
@@ -47,6 +48,8 @@ def command(what: str, data: Path | None, as_json: bool) -> None:
     }
     if what not in benches:
         raise unknown("benchmark", what, benches)
+    if what != "libraries" and typed("data"):
+        raise UserError("--data is for `metasp bench libraries`: leave it out.")
     with Console(stderr=True).status(f"measuring {what} …"):
         lines, numbers = benches[what]()
     if as_json:

@@ -1,14 +1,16 @@
 """metasp explore: look at the examples of a run in the browser."""
 
 import json
+import sys
 import webbrowser
 from pathlib import Path
+from typing import TextIO
 
 import click
 import numpy as np
-from rich.console import Console
 
 from metasp.cli.options import data_option, json_option
+from metasp.cli.terminal import text_console, typed
 from metasp.errors import UserError
 from metasp.reports.explorer import Examples, Material, Missing, build_page
 from metasp.reports.explorer.serve import HOST, server_of
@@ -55,6 +57,8 @@ def command(
     """Write one page that shows which examples of RUN help the model remember, which help it
     learn, which hurt both, and what the memory kept; with RUN_B, which examples changed sides.
     The page needs no network and can be mailed."""
+    if typed("port") and not serve:
+        raise UserError("--port is for --serve: add that, or leave it out.")
     runs = [open_run(path) for path in (run, run_b) if path is not None]
     material, names = examples_of(runs[0].spec(), data)
     built = build_page(runs, material, names, max_examples)
@@ -74,7 +78,7 @@ def command(
             )
         print(target)
     if serve:
-        serve_page(built.content, port)
+        serve_page(built.content, port, sys.stderr if as_json else sys.stdout)
 
 
 def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, ...]]:
@@ -104,10 +108,10 @@ def write_page(target: Path, content: bytes) -> None:
 
 
 def print_note(sentence: str) -> None:
-    Console(stderr=True).print(f"note: {sentence}", highlight=False, markup=False)
+    text_console(stderr=True).print(f"note: {sentence}")
 
 
-def serve_page(page: bytes, port: int) -> None:
+def serve_page(page: bytes, port: int, out: TextIO) -> None:
     """Until Ctrl-C."""
     try:
         server = server_of(page, port)
@@ -116,11 +120,11 @@ def serve_page(page: bytes, port: int) -> None:
             f"port {port} of {HOST} is taken ({error.strerror}): leave --port out."
         ) from error
     address = f"http://{HOST}:{server.server_port}/"
-    print(f"{address} (Ctrl-C ends it)", flush=True)
+    print(f"{address} (Ctrl-C ends it)", file=out, flush=True)
     webbrowser.open(address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        print()
+        print(file=out)
     finally:
         server.server_close()

@@ -52,7 +52,9 @@ def command(
         if not drawings:
             missing[name] = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
             if name == COMPARES:
-                missing[name] = f"there is not one row of {REFERENCE}: choose another by --against"
+                missing[name] = (
+                    f"it takes one row of {against or REFERENCE} and others: see --against"
+                )
         written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]
     if as_json:
         print(json.dumps({"figures": written, "missing": missing}))

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from metasp.cli.options import data_option, json_option, runs_option
+from metasp.cli.terminal import text_console, typed
 from metasp.errors import UserError, unknown
 
 Rows = list[dict[str, str]]
@@ -40,11 +40,14 @@ def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
     }
     if what not in listings:
         raise unknown("list", what, listings)
+    for option, of in (("runs", "runs"), ("data", "benchmarks")):
+        if what != of and typed(option):
+            raise UserError(f"--{option} is for `metasp list {of}`: leave it out.")
     rows = listings[what]()
     if as_json:
         print(json.dumps({what: rows}))
         return
-    console = Console(markup=False)
+    console = text_console()
     if not rows:
         console.print(f"no {what} in {runs}")
         return

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from metasp.cli.options import json_option
+from metasp.cli.terminal import text_console
 from metasp.errors import UserError
 from metasp.store import RunDir, open_run
 from metasp.store.forget import records
@@ -46,7 +46,7 @@ def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None
     if as_json:
         print(json.dumps({"run": str(run), "memory": rows, "removed": removed}))
         return
-    console = Console(markup=False)
+    console = text_console()
     console.print(memory_table(rows))
     for record in removed:
         reason = f": {record['reason']}" if record["reason"] else ""

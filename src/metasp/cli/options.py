@@ -1,5 +1,7 @@
 """Command-line flags made from settings dataclasses, so that each is written down once."""
 
+import math
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -11,11 +13,12 @@ from metasp.spec import RunSpec, field_types
 
 Command = Callable[..., Any]
 
+RUNS, RUNS_VARIABLE = Path("runs"), "METASP_RUNS"
 runs_option = click.option(
     "--runs",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    envvar="METASP_RUNS",
+    default=RUNS,
+    envvar=RUNS_VARIABLE,
     show_default=True,
     help="Folder that holds the runs.",
 )
@@ -26,9 +29,19 @@ data_option = click.option(
     help="Folder that holds the data sets (METASP_DATA).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def a_number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """A range lets through what is not a number, for nothing is below it."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is not a number of seconds.", ctx, param)
+    return value
+
+
 checkpoint_option = click.option(
     "--checkpoint-seconds",
     type=click.FloatRange(min=0),
+    callback=a_number,
     default=60.0,
     show_default=True,
     help="Store a checkpoint at least this often.",
@@ -41,6 +54,11 @@ track_option = click.option(
     metavar="TOOL",
     help="Show the run in tensorboard or mlflow too; may be given twice.",
 )
+
+
+def default_runs() -> Path:
+    """The folder of runs where a command takes any number of them."""
+    return Path(os.environ.get(RUNS_VARIABLE) or RUNS)
 
 
 class Numbers(click.ParamType[Any]):
@@ -122,6 +140,8 @@ def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
     chosen = {key: value for key, value in given.items() if value is not None}
     spec = RunSpec.from_toml(file) if file else RunSpec()
     flags = {key: value for key, value in chosen.items() if key in own}
+    if spec.rehearse_last == spec.epochs:  # a stored spec says "all of them" by their number
+        flags.setdefault("rehearse_last", flags.get("epochs", spec.epochs))
     kept = spec.settings if flags.get("method", spec.method) == spec.method else {}
     settings = {**kept, **{k: v for k, v in chosen.items() if k not in own}}
     return spec.with_(**flags, settings=settings)

@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from metasp.cli.options import default_runs
+from metasp.cli.terminal import text_console
 from metasp.errors import UserError
 from metasp.reports.configurations import group
 from metasp.reports.records import Gathered, gather
@@ -66,7 +67,10 @@ def command(
     if as_json_ and form not in ("terminal", "json"):
         raise UserError(f"--json and --format {form} are two forms: give one.")
     form = "json" if as_json_ else form
-    found = Gathered([]) if table == "influence" and not runs else usable(runs)
+    if table == "influence" and runs:
+        raise UserError("the influence table is of a stored check (--check), not of runs: "
+                        "leave those out.")  # fmt: skip
+    found = Gathered([]) if table == "influence" else usable(runs)
     if table == "influence":
         tables = [influence_table(check)]
     elif table == "matrix":
@@ -84,20 +88,22 @@ def command(
 
 def usable(runs: tuple[Path, ...]) -> Gathered:
     """The finished runs; what cannot be used is said on stderr and counted."""
-    found = gather(runs or (Path("runs"),))
+    found = gather(runs or (default_runs(),))
     for words in found.damaged:
         print(f"warning: skipped a damaged run, {words}", file=sys.stderr)
     for kind, names in (("damaged", found.damaged), ("unfinished", found.unfinished)):
         if names:
             print(f"{len(names)} {kind} run{'s' * (len(names) > 1)} left out", file=sys.stderr)
-    if not found.records:
+    if not found.records and found.unfinished:
         raise UserError("none of these runs is finished: `metasp resume RUN` continues one.")
+    if not found.records:
+        raise UserError("all of these runs are damaged: make them again with `metasp run`.")
     return found
 
 
 def show(tables: list[Table], form: str, found: Gathered) -> None:
     if form == "terminal":
-        console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
+        console = text_console(width=None if sys.stdout.isatty() else 160)
         console.print(terminal(tables), soft_wrap=False)
     elif form == "json":
         print(as_json(tables, damaged=found.damaged, unfinished=found.unfinished))

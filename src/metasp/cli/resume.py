@@ -40,4 +40,4 @@ def command(
         raise UserError(
             f"{run} was renamed: give it its own name back, {experiment.directory.path.name}."
         )
-    return execute(experiment, as_json, track, data)
+    return execute(experiment, as_json, track)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from metasp.cli.options import (
     checkpoint_option,
@@ -22,6 +21,7 @@ from metasp.cli.options import (
     track_option,
 )
 from metasp.cli.show import balance_table, duration, follow, score_table
+from metasp.cli.terminal import text_console, typed_again
 from metasp.experiment import Experiment, Interrupted, prepare
 from metasp.store.tables import command_for
 from metasp.trackers import retold, tracked, tracker_kind
@@ -62,24 +62,21 @@ def command(
     that was stopped is continued."""
     spec = spec_from(file, given)
     experiment = prepare(spec, runs, data, checkpoint_seconds=checkpoint_seconds, force=force)
-    return execute(experiment, as_json, track, data)
+    return execute(experiment, as_json, track)
 
 
-def execute(
-    experiment: Experiment, as_json: bool, track: Sequence[str] = (), data: Path | None = None
-) -> int:
-    """Make a run happen (or find it done) and show what came out, also in the given trackers.
-    `data` is only repeated in the command that goes on after a stop."""
+def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) -> int:
+    """Make a run happen (or find it done) and show what came out, also in the given trackers."""
     kinds = [tracker_kind(name) for name in track]
-    console = Console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
+    console = text_console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path
     for kind in kinds:
         kind.check(experiment.directory)
     if experiment.finished:
         if kinds:
             retold(experiment.directory, kinds)
-        words = f"already finished: {where} (once more: {command_for(where)})"
-        console.print(words, highlight=False, markup=False, soft_wrap=True)
+        again = command_for(where, *typed_again("data"))
+        console.print(f"already finished: {where} (once more: {again})", soft_wrap=True)
     else:
         experiment.stop = stop_on_signal()
         try:
@@ -88,8 +85,8 @@ def execute(
                 events = tracked(events, experiment.directory, kinds)
             follow(events, experiment, console)
         except Interrupted:
-            given = ["--data", str(data)] if data else []
-            again = shlex.join(["metasp", "resume", str(where), *given])
+            same = typed_again("data", "checkpoint_seconds", "track", "as_json")
+            again = shlex.join(["metasp", "resume", str(where), *same])
             print(f"stopped; continue with: {again}", file=sys.stderr)
             return 130
     result = experiment.directory.outcome() or {}
@@ -99,7 +96,7 @@ def execute(
         console.print(score_table(result), balance_table(result))
         took = duration(result["seconds"]["total"])
         done = f"trained in {took}; stored in {where}"
-        console.print(done, highlight=False, soft_wrap=True, markup=False)
+        console.print(done, soft_wrap=True)
     return 0
 
 

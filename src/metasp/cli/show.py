@@ -1,14 +1,15 @@
 """What a person sees of a run: one bar with a true ETA, a row per task, the scores."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from metasp.cli.terminal import printable
 from metasp.engine.clock import Clock
 from metasp.events import Evaluated, Event, StepTaken
 
@@ -27,10 +28,10 @@ def follow(events: Iterator[Event], run: Any, console: Console) -> None:
         shown = 0.0
         for event in events:
             for warning in run.warnings:
-                console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False)
+                print(f"warning: {printable(warning)}", file=sys.stderr)
             run.warnings.clear()
             if isinstance(event, Evaluated) and not event.before:
-                console.print(task_row(event, tasks), highlight=False)
+                console.print(task_row(event, tasks), markup=True, highlight=False)
             if not isinstance(event, StepTaken):
                 continue
             clock.saw(event)

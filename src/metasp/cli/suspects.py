@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from metasp.cli.options import json_option
+from metasp.cli.terminal import text_console
 from metasp.errors import UserError, unknown
 from metasp.reports.suspects import WAYS, Scores, quality, score_examples
 from metasp.store import open_run
@@ -42,7 +42,7 @@ def command(run: Path, by: str, top: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": str(run), "by": by, "suspects": rows, "quality": found}))
         return
-    console = Console(markup=False)
+    console = text_console()
     console.print(suspects_table(rows, by, len(scores.ids)))
     if found is not None:
         console.print(quality_table(found, len(wrong)))

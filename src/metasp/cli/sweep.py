@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 
 from metasp.cli.board import follow, listing, summary
 from metasp.cli.options import checkpoint_option, data_option, json_option, runs_option
 from metasp.cli.run import stop_on_signal
+from metasp.cli.terminal import text_console, typed, typed_again
 from metasp.errors import UserError
 from metasp.spec import RunSpec
 from metasp.sweeps.board import Board
@@ -29,6 +29,8 @@ Examples:
   metasp sweep paper-table-1 --on ray --address auto --gpus-per-run 0.5 --data /shared/data
   metasp sweep paper-table-1-small --print > my.toml
 """
+RAY = ("address", "cpus_per_run", "gpus_per_run", "shared", "retries")
+AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
 
 
 def ray_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,8 +89,9 @@ def command(
         return 0
     refuse_what_belongs_elsewhere(on)
     specs = expand(read_sweep(sweep))
-    width = None if Console().is_terminal else 160
-    console = Console(stderr=as_json, width=width, markup=False)
+    console = text_console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = 160
     todo, runner = plan(specs, on, runs, data, jobs, given)
     if dry_run:
         return show_plan(todo, as_json, console)
@@ -98,23 +101,16 @@ def command(
     if as_json:
         print(json.dumps(summary(board, runs)))
     if board.of("stopped"):
-        again = ["metasp", "sweep", sweep, "--runs", str(runs)]
-        again += ["--data", str(data)] if data else []
-        again += ["--on", on] if on != "local" else []
-        again += ["--address", given["address"]] if given["address"] else []
-        console.print(
-            f"stopped; continue with: {shlex.join(again)}", highlight=False, soft_wrap=True
-        )
+        again = shlex.join(["metasp", "sweep", sweep, *typed_again(*AGAIN, *RAY)])
+        console.print(f"stopped; continue with: {again}", soft_wrap=True)
         return 130
     return 1 if board.of("failed") else 0
 
 
 def refuse_what_belongs_elsewhere(on: str) -> None:
     """Options of the way that was not chosen: forgetting --on ray would run all of it here."""
-    context = click.get_current_context()
-    ray = ("address", "cpus_per_run", "gpus_per_run", "shared", "retries")
-    for name in ray if on == "local" else ("jobs",):
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+    for name in RAY if on == "local" else ("jobs",):
+        if typed(name):
             flag = f"--{name.replace('_', '-')}"
             if on == "local":
                 raise UserError(f"{flag} is for --on ray: add that, or leave it out.")

@@ -14,7 +14,6 @@ from metasp.errors import UserError
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, complete_settings, method, method_settings
 from metasp.methods.learner import Learner, Plan
-from metasp.methods.metasp import MetaSP
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
 from metasp.types import Streams
@@ -95,11 +94,12 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
             f"the updates of method {name!r} cannot be observed: observe er, mir, gss or gmed; "
             "metasp records its influence anyway."
         )
-    measured = observe or issubclass(kind, MetaSP)
+    measured = observe or kind.measures
     if chosen is not None and selection(chosen).measured and not measured:
         raise UserError(
             f"selection {chosen!r} needs influence, which method {name!r} does not compute: use a "
-            "metasp method, or in a run --observe 1."
+            "metasp method, or in a run --observe 1; a method of your own that computes it says "
+            "so by measures = True."
         )
 
 

@@ -15,7 +15,7 @@ def evaluate(learner: Learner, task: Task, seen: Sequence[int]) -> tuple[float, 
     """Accuracy on a task's test set: over all `seen` classes, and over the task's own."""
     model, test = learner.model, task.test
     right = torch.zeros(2, dtype=torch.long)
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.no_grad():
         for start in range(0, len(test), BATCH):
             batch = learner.plain(test.take(torch.arange(start, min(start + BATCH, len(test)))))
             logits = learner.outputs(batch.inputs)

@@ -52,7 +52,7 @@ def predicted_labels(
     mode, so that training goes on as if it had not looked."""
     wanted, found = set(ids), dict[int, int]()
     classes = sorted({label for task in seen for label in task.classes})
-    with evaluating(learner.model), torch.inference_mode():
+    with evaluating(learner.model), torch.no_grad():
         for task in seen if classes else ():
             if not len(task.train.source):
                 continue

@@ -15,7 +15,7 @@ from metasp.engine.tables import influence_columns, note_influence, predicted_la
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished, TaskStarted
 from metasp.influence import Ledger
-from metasp.methods.learner import Learner
+from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, batch_bounds
 from metasp.types import Task
 
@@ -157,10 +157,16 @@ class Trainer:
             "engine": {"order": self.order},
         }
         if any(not p.isfinite().all() for p in learner.model.parameters()):
-            raise self._diverged("a weight of the network")
+            raise Diverged(f"a weight of the network became NaN or infinite {self._moment(0)}")
         tensors = {
             f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()
         }
+        for name, value in tensors.items():
+            if not isinstance(value, Tensor):
+                raise UserError(
+                    f"{name} of the state is {value!r} and not a tensor, as all that is stored: "
+                    "make one of it, and take it back in restore()."
+                )
         return tensors, asdict(self.position)
 
     def restore(self, tensors: Mapping[str, Tensor], position: Mapping[str, Any]) -> None:
@@ -245,12 +251,17 @@ class Trainer:
                 report = self.learner.update(self.learner.prepare(new))
             else:
                 report = self.method.step(new, phase)
+        if not isinstance(report, Step):
+            raise UserError(
+                f"the step of {type(self.method).__name__} gave {report!r}: it must return what "
+                "`learner.update` gives."
+            )
         if epoch == 0:
             self.method.remember(new, task)
         lr = self.learner.optimizer.param_groups[0]["lr"]
         at = self.position
         if not math.isfinite(report.loss):
-            raise self._diverged("the loss")
+            raise Diverged(f"the loss became NaN or infinite {self._moment(1)}")
         seconds = round(time.perf_counter() - began, 6)
         return StepTaken(
             at.task, epoch, at.step, phase.kind, report.loss, lr, seconds, report.numbers
@@ -274,9 +285,11 @@ class Trainer:
         for group in self.learner.optimizer.param_groups:
             group["lr"] = lr
 
-    def _diverged(self, what: str) -> Diverged:
+    def _moment(self, more: int) -> str:
+        """Where training stands after so many more steps, as people count."""
         at = self.position
-        return Diverged(
-            f"{what} became NaN or infinite at task {at.task + 1}, epoch {at.epoch + 1}, step "
-            f"{at.step + 1}"
-        )
+        if not at.begun:
+            return f"by the end of task {at.task}"
+        phases = self.method.phases(self.tasks[at.task], self.tasks[: at.task + 1])
+        epoch = sum(phase.epochs for phase in phases[: at.phase]) + at.epoch + 1
+        return f"at task {at.task + 1}, epoch {epoch}, step {at.step + more}"

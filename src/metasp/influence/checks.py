@@ -1,6 +1,7 @@
 """Input checks: one clear sentence for each mistake, and which example or tensor it is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -87,3 +88,17 @@ def check_finite(
         f"{who} gives a number that is not finite{where}: "
         "check its input, or lower the learning rate."
     )
+
+
+@contextmanager
+def enough_examples() -> Iterator[None]:
+    """Turn torch's complaint about a batch or goal too small for BatchNorm into one sentence."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UserError(
+            "batch normalisation needs two examples or more in the batch and in each goal: give "
+            "more, or put the model into evaluation mode."
+        ) from error

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_finite, check_losses, check_pair
+from metasp.influence.checks import check_finite, check_losses, check_pair, enough_examples
 from metasp.influence.fuse import fuse
-from metasp.influence.origin import Origin, kept_random_state
+from metasp.influence.origin import Origin, kept_norms, kept_random_state
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
     Problem,
@@ -186,9 +186,17 @@ def _influence(
     device = next(iter(plan.params.values())).device
     for what, pair in {"batch": batch, **goals}.items():
         check_pair(pair, device, what)
+    if recorded is not None and not isinstance(recorded, Recorded):
+        raise UserError("recorded is what `record(model, loss_fn, batch)` gave, not the function.")
     if recorded is not None and len(recorded.losses) != len(batch[0]):
         raise UserError("this recorded pass is of another batch: record the batch that you pass.")
-    with kept_random_state(device), torch.inference_mode(False), torch.enable_grad():
+    with (
+        enough_examples(),
+        kept_random_state(device),
+        kept_norms(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
         if recorded is None:
             recorded = _record_in_scope(model, loss_fn, batch, plan)
         problem = Problem(model, loss_fn, batch, recorded.origin)

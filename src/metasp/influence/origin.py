@@ -70,6 +70,19 @@ class Origin:
         return functional_call(model, {**copies(self.buffers), **params}, (inputs,))
 
 
+@contextmanager
+def kept_norms(model: nn.Module) -> Iterator[None]:
+    """Embeddings with a `max_norm` shorten their weights in every forward pass: undo that."""
+    weights = [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None
+               and isinstance(m, nn.Embedding | nn.EmbeddingBag)]  # fmt: skip
+    before = [weight.detach().clone() for weight in weights]
+    try:
+        yield
+    finally:
+        for weight, kept in zip(weights, before):
+            weight.data.copy_(kept)
+
+
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Detached copies: what a forward pass writes into them stays there."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}

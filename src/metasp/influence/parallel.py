@@ -92,10 +92,10 @@ class Ranks:
 
     def gather(self, values: Tensor) -> tuple[Tensor, slice]:
         # Two all-reduces: how many columns each rank has, and the columns.
-        counts = values.new_zeros(self.size)
+        counts = values.new_zeros(self.size, dtype=torch.long)
         counts[self.rank] = values.shape[1]
         self._sum(counts)
-        ends = counts.long().cumsum(0).tolist()
+        ends = counts.cumsum(0).tolist()
         own = slice(ends[self.rank] - values.shape[1], ends[self.rank])
         whole = values.new_zeros(values.shape[0], ends[-1])
         whole[:, own] = values

@@ -1,8 +1,9 @@
 """From a user's model and settings to the same trainer that a run has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,12 @@ def build(
 ) -> Trainer:  # fmt: skip
     """A trainer without tasks."""
     weights = trainable(model)
+    for entry, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UserError(
+                f"{entry} of the model's state is no tensor, and nothing else is stored: keep it "
+                "in a buffer instead (Module.register_buffer)."
+            )
     place = weights[0].device if device is None else choose_device(str(device))
     model.to(place)
     lr = first(settings.lr, recipe.kind.lr)
@@ -133,7 +140,9 @@ def score_task(
     return both[0], both[1]
 
 
-def check_arrivals(learner: Learner, found: Arrivals, known: Sequence[Task]) -> None:
+def check_arrivals(
+    learner: Learner, found: Arrivals, known: Sequence[Task], learned: Sequence[Mapping[str, Any]]
+) -> None:
     """Raise if what arrives cannot follow what the learner has seen."""
     memory = learner.memory
     if known:
@@ -144,12 +153,11 @@ def check_arrivals(learner: Learner, found: Arrivals, known: Sequence[Task]) -> 
                 "keeps to one kind."
             )
     if memory.inputs is not None:
-        same = memory.inputs.shape[1:] == found.inputs.shape[1:]
-        fits = memory.inputs.dtype == found.inputs.dtype or memory.floats
-        if not (same and fits):
+        # Of the last task, for a memory may hold bytes as floats.
+        before, now = learned[-1].get("inputs", kind(memory.inputs)), kind(found.inputs)
+        if before != now:
             raise UserError(
-                f"the inputs are {kind(found.inputs)} and were {kind(memory.inputs)} before: bring "
-                "them to one shape and type."
+                f"the inputs are {now} and were {before} before: bring them to one shape and type."
             )
 
 

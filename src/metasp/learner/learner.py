@@ -10,6 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from metasp.engine.trainer import Diverged
 from metasp.errors import UserError
@@ -22,6 +23,7 @@ from metasp.learner.build import (
     check_arrivals,
     check_fit,
     check_names,
+    kind,
     outputs_of,
     plan_for,
     score_outputs,
@@ -33,7 +35,7 @@ from metasp.learner.head import head_layer, resize_head
 from metasp.learner.progress import shown
 from metasp.learner.randomness import OwnRandomness
 from metasp.learner.settings import Augment, LearnerSettings, Metric, Parts, chosen
-from metasp.learner.stored import from_file, to_file
+from metasp.learner.stored import from_file, put_buffers, to_file, unsaved_buffers
 from metasp.learner.view import MemoryView, influence_table, without_inputs
 from metasp.methods import Method
 from metasp.types import LossFn, State
@@ -98,6 +100,7 @@ class ContinualLearner:
     ) -> Generator[Event, None, None]:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before."""
+        self._check_idle("learn")  # before the data moves any random stream
         dtype = self._dtype
         if ids is not None:
             check_order(dataset)
@@ -118,6 +121,8 @@ class ContinualLearner:
 
     def outputs(self, x: Any) -> Tensor:
         """What the model says to each input (n, …), in evaluation mode, on the CPU."""
+        if isinstance(x, Dataset | DataLoader):
+            raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
         inputs = tensor_of(x, "inputs")
         if inputs.is_floating_point():
             inputs = inputs.to(self._dtype)
@@ -259,7 +264,7 @@ class ContinualLearner:
         if not len(kept):
             raise UserError("every example of the dataset was forgotten before: nothing is left.")
         found, names = Arrivals(found.inputs[kept], found.labels[kept]), names[kept]
-        check_arrivals(learner, found, trainer.tasks)
+        check_arrivals(learner, found, trainer.tasks, self._learned)
         if self._head is not None and found.are_classes and int(found.labels.max()) >= 0:
             size = max(self._head.out_features, int(found.labels.max()) + 1)
             resize_head(self._head, size, learner.optimizer, learner.streams["head"])
@@ -267,7 +272,7 @@ class ContinualLearner:
         learner.plan = plan_for(learner.plan, found.classes, trainer.tasks)
         trainer.tasks.append(task_of(len(trainer.tasks), found, names, test))
         self._next_id = max(self._next_id, int(names.max()) + 1)
-        self._learned.append({"began": now(), "examples": len(names)})
+        self._learned.append({"began": now(), "examples": len(names), "inputs": kind(found.inputs)})
 
     def _close(self, ledger: Ledger) -> None:
         """Keep of the task what the learner needs to know: not its inputs."""
@@ -298,8 +303,7 @@ class ContinualLearner:
         if self._head is not None:
             resize_head(self._head, before["head"], learner.optimizer, learner.streams["head"])
         trainer.restore(before["tensors"], before["position"])
-        for name, buffer in before["unsaved"].items():
-            self.model.get_buffer(name).copy_(buffer)
+        put_buffers(self.model, before["unsaved"])
         trainer.tasks, learner.plan = list(before["tasks"]), before["plan"]
         learner.current = None
         self._random.restore(before["random"])
@@ -333,12 +337,6 @@ def now() -> str:
 
 def modes(model: nn.Module) -> dict[nn.Module, bool]:
     return {module: module.training for module in model.modules()}
-
-
-def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """What a model keeps besides its state, which nobody else would bring back."""
-    saved = model.state_dict().keys()
-    return {n: b.detach().clone() for n, b in model.named_buffers() if n not in saved}
 
 
 def restore_modes(before: Mapping[nn.Module, bool]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError, unknown
-from metasp.methods import Method, Recipe, method
+from metasp.methods import METHODS, Method, Recipe, method
 from metasp.methods.joint import Joint
 from metasp.spec import RunSpec, like, setting, validate
 from metasp.types import LossFn
@@ -43,10 +43,15 @@ class LearnerSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        known = [entry.name for entry in fields(cls)]
+        known = names_of(cls)
         for key in values:
-            if key not in known:
-                raise unknown("setting of a learner", key, known)
+            if key in known:
+                continue
+            if any(key in names_of(recipe.kind.Settings) for recipe in METHODS.values()):
+                raise UserError(
+                    f"{key} is a setting of the method: give settings={{{key!r}: {values[key]!r}}}."
+                )
+            raise unknown("setting of a learner", key, known)
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
         return cls(**plain)
 
@@ -78,6 +83,10 @@ class Parts:
             for key, part in given.items()
             if part is not None
         }
+
+
+def names_of(settings: type[Any]) -> list[str]:
+    return [entry.name for entry in fields(settings)]
 
 
 def chosen(wanted: "str | type[Method] | Method") -> tuple[str, Recipe]:

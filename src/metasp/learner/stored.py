@@ -26,6 +26,7 @@ def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, A
     trainer = learner._trainer
     tensors, position = trainer.state()
     tensors |= {f"random/{name}": t for name, t in learner._random.state().items()}
+    tensors |= {f"unsaved/{name}": t for name, t in unsaved_buffers(learner.model).items()}
     for name, values in learner._history.state().items():
         tensors[f"history/{name}"] = torch.from_numpy(values)
     for task in trainer.tasks:
@@ -81,12 +82,13 @@ def from_file(
             streams = trainer.learner.streams
             resize_head(learner._head, saved, trainer.learner.optimizer, streams["head"])
     files.check_model(path, about["model"], model)
-    part = {name: part_of(tensors, name) for name in ("random", "history", "tasks")}
+    part = {name: part_of(tensors, name) for name in ("random", "history", "tasks", "unsaved")}
     trainer.tasks = [
         stored_task(index, tuple(classes), part["tasks"])
         for index, classes in enumerate(about["classes"])
     ]
     trainer.restore(tensors, about["position"])
+    put_buffers(model, part["unsaved"])
     plan = trainer.learner.plan
     trainer.learner.plan = replace(plan, shared_classes=about["shared_classes"])
     learner._random.restore(part["random"])
@@ -94,6 +96,23 @@ def from_file(
     learner._learned, learner._removed = about["learned"], about["removed"]
     learner._next_id = about["next_id"]
     return learner
+
+
+def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """What a model keeps besides its state, which nobody else would bring back."""
+    saved = model.state_dict().keys()
+    return {n: b.detach().clone() for n, b in model.named_buffers() if n not in saved}
+
+
+def put_buffers(model: nn.Module, kept: dict[str, Tensor]) -> None:
+    """Bring them back; one may be made anew in another size by each forward pass."""
+    for name, buffer in kept.items():
+        owner, _, own = name.rpartition(".")
+        now = dict(model.named_buffers()).get(name)
+        if now is not None and now.shape == buffer.shape:
+            now.copy_(buffer)
+        else:
+            model.get_submodule(owner).register_buffer(own, buffer.clone(), persistent=False)
 
 
 def own_settings(learner: "ContinualLearner") -> dict[str, Any]:

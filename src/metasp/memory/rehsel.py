@@ -74,7 +74,10 @@ def best_of_clusters(
     or nearest to the centre where no influence is known (the first task has none). Rows whose
     `last` is higher come after the others."""
     if offer.points is None:
-        raise UserError("this selection clusters the examples, but they were offered without any.")
+        raise UserError(
+            "this selection clusters points, and none were offered: make an Offer with `points` "
+            "(see `docs/own-loop.md`)."
+        )
     share = new_share(memory, offer)
     if share >= len(offer.ids):
         return torch.arange(len(offer.ids))

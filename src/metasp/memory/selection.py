@@ -1,6 +1,7 @@
 """What the memory keeps. A selection looks at the memory and an offer and returns a placement."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +43,8 @@ class Offer:
         """What is balanced over: a number for each slot's and each offered row's class."""
         if not self.shared_classes:
             return memory.labels.cpu(), self.labels
-        kinds = int(max(memory.labels.max(), self.labels.max())) + 1
+        least = min(0, int(memory.labels.min()), int(self.labels.min()))
+        kinds = int(max(memory.labels.max(), self.labels.max())) + 1 - least
         return memory.labels.cpu() + kinds * memory.tasks, self.labels + kinds * self.task
 
 
@@ -62,6 +64,11 @@ class Selection:
 
     def offer(self, memory: Memory, batch: Batch, task: int, generator: torch.Generator) -> None:
         """Decide about a raw batch and write what was decided, for a loop of one's own."""
+        if self.measured:
+            raise UserError(
+                "this selection goes by influence, and a batch alone has none: make an Offer with "
+                "it and apply what `decide` says (see `docs/own-loop.md`)."
+            )
         offer = Offer(batch.labels.cpu(), batch.ids, task, 0)
         memory.apply(self.decide(memory, offer, generator), batch, task)
 
@@ -103,13 +110,13 @@ def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
     """GDumb's sampler: at most an equal share for each class met; the largest class gives way."""
     occupied = memory.ids >= 0
     kept, offered = offer.groups(memory)
-    held = [int(y) if used else -1 for y, used in zip(kept, occupied)]
+    held = [int(y) if used else None for y, used in zip(kept, occupied)]
     pairs = []
     for row, label in enumerate(offered.tolist()):
-        classes = {*held, label} - {-1}
+        classes = {*held, label} - {None}
         if held.count(label) >= max(1, memory.capacity // len(classes)):
             continue
-        free = [slot for slot, y in enumerate(held) if y < 0]
+        free = [slot for slot, y in enumerate(held) if y is None]
         candidates = free[:1] or _largest(held)
         slot = candidates[int(torch.randint(0, len(candidates), (1,), generator=generator))]
         held[slot] = label
@@ -221,8 +228,8 @@ def _balanced(
     return Placement.of(list(zip(sorted(chosen), sorted(dropped))))
 
 
-def _largest(groups: list[int]) -> list[int]:
-    """Slots of the most frequent group, the lowest one on a tie."""
-    sizes = {group: groups.count(group) for group in set(groups) - {-1}}
+def _largest(groups: Sequence[int | None]) -> list[int]:
+    """Slots of the most frequent group, the lowest one on a tie; None is an empty slot."""
+    sizes = Counter(group for group in groups if group is not None)
     most = min(sizes, key=lambda group: (-sizes[group], group))
     return [slot for slot, group in enumerate(groups) if group == most]

@@ -11,7 +11,7 @@ from metasp.influence.origin import Origin, evaluate_at, kept_random_state
 from metasp.influence.pseudo import gradient, make_plan, virtual_parameters
 from metasp.methods.learner import Learner, evaluating
 from metasp.methods.method import batch_bounds
-from metasp.types import Batch, LossFn
+from metasp.types import Batch, LossFn, as_rows
 
 Named = dict[str, Tensor]
 
@@ -31,20 +31,23 @@ def flat(model: nn.Module, grads: Mapping[str, Tensor | None]) -> Tensor:
 
 
 def training_gradient(learner: Learner, batch: Batch) -> tuple[float, Tensor]:
-    """Mean loss and its gradient (p,) on a prepared batch, by the pass that training makes."""
-    named = trainable(learner.model)
+    """Mean loss and its gradient (p,) on a prepared batch, by the pass that training makes. The
+    parameters have it too."""
+    learner.optimizer.zero_grad()  # also of what was frozen since
     loss = learner.losses(batch).mean()
-    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return float(loss.detach()), flat(learner.model, dict(zip(named, found)))
+    torch.autograd.backward(loss)
+    grads = {name: p.grad for name, p in trainable(learner.model).items()}
+    return float(loss.detach()), flat(learner.model, grads)
 
 
 def descend_along(learner: Learner, vector: Tensor) -> None:
-    """One step of the optimizer with a vector (p,) in place of the gradient."""
+    """One step of the optimizer with a vector (p,) in place of the gradient. What has no part in
+    it stays without one, so that weight decay does not move what no loss looks at."""
     parameters = trainable(learner.model).values()
     parts = torch.split_with_sizes(vector, [p.numel() for p in parameters])
-    learner.optimizer.zero_grad()  # also of what was frozen since
     for parameter, part in zip(parameters, parts):
-        parameter.grad = part.view_as(parameter)
+        if parameter.grad is not None or bool(part.any()):
+            parameter.grad = part.view_as(parameter)
     learner.optimizer.step()
 
 
@@ -79,7 +82,7 @@ def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
 
     with evaluating(model):
         grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
-    return [grads[name].flatten(1) for name in theta]
+    return [as_rows(grads[name]) for name in theta]
 
 
 def after_virtual_step(learner: Learner, batch: Batch) -> Named:

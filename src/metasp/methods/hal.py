@@ -21,7 +21,7 @@ from metasp.methods.gradients import (
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings, batch_bounds
 from metasp.spec import setting
-from metasp.types import Batch, State, Task
+from metasp.types import Batch, State, Task, as_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +83,12 @@ class HAL(Method):
         moving, fixed = (trial, now) if self.settings.drift_at == "trial" else (now, trial)
         leaves = {name: tensor.requires_grad_() for name, tensor in moving.items()}
         size = len(anchors)
-        with statistics_for(model, size), kept_random_state(learner.device), learner.autocast():
-            target = evaluate_at(model, fixed, anchors).detach()
-            drift = (evaluate_at(model, leaves, anchors) - target).float().square().sum(1).mean()
+        with statistics_for(model, size), learner.autocast():
+            with kept_random_state(learner.device):
+                target = evaluate_at(model, fixed, anchors).detach()
+            with kept_random_state(learner.device):  # the same dropout: it is no drift
+                moved = evaluate_at(model, leaves, anchors) - target
+        drift = as_rows(moved.float()).square().sum(1).mean()
         loss = self.settings.anchor_weight * drift
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         return [(named[name], part) for name, part in zip(leaves, found) if part is not None]
@@ -192,9 +195,9 @@ def features_seen(model: nn.Module) -> Iterator[list[Tensor]]:
     seen: list[Tensor] = []
     head = getattr(model, "head", None)
     if isinstance(head, nn.Module):
-        handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1)))
+        handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(as_rows(inputs[0])))
     else:
-        handle = model.register_forward_hook(lambda _, inputs, out: seen.append(out.flatten(1)))
+        handle = model.register_forward_hook(lambda _, inputs, out: seen.append(as_rows(out)))
     try:
         yield seen
     finally:

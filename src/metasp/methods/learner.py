@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
-from metasp.types import Batch, Examples, LossFn, Streams
+from metasp.types import Batch, Examples, LossFn, Streams, as_rows
 
 
 class Transform(Protocol):
@@ -116,7 +116,7 @@ class Learner:
         """What the head sees (n, d); a model without `features` gives its logits."""
         features = getattr(self.model, "features", None)
         out: Tensor = features(inputs) if callable(features) else self.model(inputs)
-        return out.flatten(1).float()
+        return as_rows(out).float()
 
     def losses(self, batch: Batch) -> Tensor:
         """One loss per example, shape (n,)."""
@@ -129,9 +129,9 @@ class Learner:
 
     def update(self, batch: Batch, weigh: Weigh | None = None) -> Step:
         """One SGD step on the mean loss of a prepared batch, or on its weighted sum once there is
-        a past to remember."""
+        a past to remember: two examples, for BatchNorm needs as many."""
         weigh = weigh or self.weigh
-        if weigh is None or not len(self.past()):
+        if weigh is None or len(self.past()) < 2:
             losses = self.losses(batch)
             weighed = Weighed(losses, uniform(losses), {})
         else:

@@ -72,6 +72,7 @@ class MetaSP(Method):
 
     schedules = False
     observable = False
+    measures = True
     Settings = MetaSPSettings
     selection: ClassVar[str | None] = "task-balanced"
 

@@ -13,7 +13,7 @@ from metasp.influence.ledger import QUANTITIES
 from metasp.memory import Offer
 from metasp.methods.learner import Learner, Step, evaluating
 from metasp.spec import validate_field
-from metasp.types import Batch, Examples, State, Task
+from metasp.types import Batch, Examples, State, Task, as_rows
 
 FUSED = QUANTITIES.index("fused")
 
@@ -55,6 +55,7 @@ class Method(ABC):
     selection: ClassVar[str | None] = "reservoir"  # None: keeps no memory
     schedules: ClassVar[bool] = True  # obeys `rehearse_last`
     observable: ClassVar[bool] = True  # its updates can be observed (it calls learner.update)
+    measures: ClassVar[bool] = False  # records influence (it weighs by InfluenceWeights)
     classes: ClassVar[bool] = False  # whether it can only learn labels that are classes
     moves_inputs: ClassVar[bool] = False  # along gradients, so inputs must be real numbers
 
@@ -153,7 +154,7 @@ def offer_task(learner: Learner, task: Task) -> None:
 def points(learner: Learner, examples: Examples) -> Callable[[Tensor], Tensor]:
     """The rows a selection may cluster: pixels read in place, or features of the current model."""
     if learner.selection.points == "pixels":
-        return lambda rows: examples.take(rows).inputs.flatten(1).float().cpu()
+        return lambda rows: as_rows(examples.take(rows).inputs).float().cpu()
     found = over_task(learner, examples, lambda batch: learner.features(batch.inputs))
     return lambda rows: found[rows]
 

@@ -107,7 +107,7 @@ def read_record(path: Path) -> Record | None:
     try:
         record = Record(path, dict(result["spec"]), result)
         check(record)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise Unusable(f"its result.json lacks or garbles {error}") from error
     return record
 
@@ -120,13 +120,15 @@ def check(record: Record) -> None:
         raise Unusable(f"its name does not end in the digest of its spec ({record.digest})")
     int(record.spec["seed"]), str(record.spec["benchmark"]), str(record.spec["method"])
     float(record.result["seconds"]["total"])
+    for seconds in record.result["seconds"].get("per_step", {}).values():
+        float(seconds)
     for scenario in SCENARIOS:
         entry = record.result[scenario]
         true = scores(entry["matrix"], entry["before"])
         for metric in METRICS:
             stored, derived = entry[metric], getattr(true, metric)
             if (stored is None) != (derived is None) or (
-                stored is not None and abs(stored - derived) > TOLERANCE
+                stored is not None and not abs(stored - derived) <= TOLERANCE  # NaN is neither
             ):
                 raise Unusable(f"its {metric} ({scenario}) does not follow from its matrix")
 

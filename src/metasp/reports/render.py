@@ -73,9 +73,8 @@ def pipes(cells: list[str]) -> str:
 
 
 def md(text: str) -> str:
-    for sign in "\\|*_":
-        text = text.replace(sign, f"\\{sign}")
-    return text
+    """Text that is one line and no markup."""
+    return "".join(f"\\{sign}" if sign in "\\|*_`[<" else sign for sign in " ".join(text.split()))
 
 
 def latex(tables: Sequence[Table]) -> str:
@@ -98,7 +97,7 @@ def latex(tables: Sequence[Table]) -> str:
 def tex(text: str) -> str:
     if text in TEX_WORDS:
         return TEX_WORDS[text]
-    return "".join(TEX.get(sign, sign) for sign in text)
+    return "".join(TEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
 def as_csv(tables: Sequence[Table]) -> str:

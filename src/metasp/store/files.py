@@ -53,7 +53,8 @@ def sha256(content: bytes) -> str:
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file for this process alone; the system frees it when the process ends."""
     with writing(path):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        # A link could name any file of ours.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

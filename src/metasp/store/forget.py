@@ -125,7 +125,7 @@ def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any]) -> None:
         if number != newest:
             drop_checkpoint(folder, number)
     for orphan in folder.glob("*.safetensors"):  # tensors whose JSON was never written
-        if int(orphan.stem) != newest:
+        if orphan.stem.isdecimal() and int(orphan.stem) != newest:
             orphan.unlink()
 
 

@@ -54,6 +54,23 @@ NOISE = pa.schema(
 )
 
 
+def whole_scores(entry: Any) -> bool:
+    """Whether these are the scores of a scenario."""
+    scores = entry if isinstance(entry, dict) else {}
+    return (
+        all(isinstance(scores.get(name), float) for name in ("A_1", "A_inf", "A_m"))
+        and all(isinstance(scores.get(name), list) for name in ("matrix", "S", "P"))
+        and isinstance(scores.get("BWT", ""), float | None)
+    )
+
+
+def whole_seconds(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("total"), float)
+
+
+PARTS = {"class_il": whole_scores, "task_il": whole_scores, "seconds": whole_seconds}
+
+
 class RunDir:
     """spec.toml, result.json, events.jsonl, influence.parquet, memory/, checkpoint/; and
     noise.parquet where labels were made wrong on purpose, forgotten.json where examples were
@@ -117,16 +134,10 @@ class RunDir:
         result = self.result()
         if result is None:
             return None
-        for scenario in ("class_il", "task_il"):
-            entry = result.get(scenario)
-            scores = entry if isinstance(entry, dict) else {}
-            numbers = [scores.get(name) for name in ("A_1", "A_inf", "A_m")]
-            lists = [scores.get(name) for name in ("matrix", "S", "P")]
-            if not all(isinstance(n, float) for n in numbers) or not all(
-                isinstance(x, list) for x in lists
-            ):
+        for part, is_whole in PARTS.items():
+            if not is_whole(result.get(part)):
                 raise UserError(
-                    f"{self.path / 'result.json'} is damaged (it lacks or garbles {scenario}): "
+                    f"{self.path / 'result.json'} is damaged (it lacks or garbles {part}): "
                     f"make the run again with `{command_for(self.path)}`."
                 )
         return result
@@ -270,19 +281,15 @@ class RunDir:
         write_table(path, rows)
 
     def _wipe(self) -> None:
-        # The checkpoint goes first: without the rest it would be one of nothing.
+        # Whatever is left if this is cut short is an unfinished run: no result without the rest,
+        # no checkpoint without its log, and the spec to the last.
+        (self.path / "result.json").unlink(missing_ok=True)
         for name in ("checkpoint", "memory"):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in (
-            "spec.toml",
-            "result.json",
-            "events.jsonl",
-            "influence.parquet",
-            "noise.parquet",
-        ):
-            (self.path / name).unlink(missing_ok=True)
         for path in self.path.glob("explorer*.html"):
             path.unlink()
+        for name in ("events.jsonl", "influence.parquet", "noise.parquet", "spec.toml"):
+            (self.path / name).unlink(missing_ok=True)
 
     def _drop_half_written(self) -> None:
         """What a killed process left. Only pages are written without the run's lock, so one may

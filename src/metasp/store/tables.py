@@ -30,7 +30,7 @@ def whole_table(file: Path, schema: pa.Schema | None = None, **how: Any) -> pa.T
         ) from error
 
 
-def command_for(run: Path) -> str:
+def command_for(run: Path, *more: str) -> str:
     """What makes a stored run once more, from its start."""
     again = ["metasp", "run", "--spec", str(run / "spec.toml"), "--runs", str(run.parent)]
-    return shlex.join([*again, "--force"])
+    return shlex.join([*again, *more, "--force"])

@@ -62,6 +62,9 @@ def parse(values: Mapping[str, Any], source: str) -> Sweep:
         isinstance(table, Mapping) for table in overrides.values()
     ):
         raise UserError(f"override in {source} must be tables by method, as in [override.er].")
+    for name, table in overrides.items():
+        if "method" in table:
+            raise UserError(f"override.{name} in {source} names another method: leave that out.")
     axes = {key: alternatives(key, given, source) for key, given in flatten(grid)}
     if not axes:
         raise UserError(
@@ -105,11 +108,20 @@ def expand(sweep: Sweep) -> list[RunSpec]:
         method = values.get("method", RunSpec.method)
         values.update(sweep.overrides.get(method, {}))
         for key, value in values.items():
-            if isinstance(value, datetime.date | datetime.time):
+            if holds_time(value):
                 raise UserError(f"{key} in {sweep.source} is a date or time, which no setting is.")
         spec = spec_of(values, sweep.source)
         specs.setdefault(json.dumps(spec.as_dict(), sort_keys=True), spec)
     return list(specs.values())
+
+
+def holds_time(value: Any) -> bool:
+    """Whether a value of a TOML file is or holds what only TOML has."""
+    if isinstance(value, Mapping):
+        return any(holds_time(inner) for inner in value.values())
+    if isinstance(value, list):
+        return any(holds_time(inner) for inner in value)
+    return isinstance(value, datetime.date | datetime.time)
 
 
 def spec_of(values: Values, source: str) -> RunSpec:

@@ -120,7 +120,7 @@ def order_for(job: Job, data: Path | None, checkpoint_seconds: float) -> dict[st
         "name": job.name,
         "spec": job.spec.as_dict(),
         "runs": str(job.path.parent.resolve()),
-        "data": str(data) if data else None,
+        "data": str(data.absolute()) if data else None,
         "checkpoint_seconds": checkpoint_seconds,
     }
 

@@ -95,7 +95,8 @@ class Local:
         order = order_for(job, self.data, self.checkpoint_seconds)
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         process = subprocess.Popen(
-            [sys.executable, "-m", "metasp.sweeps.worker"],
+            # -P: a file json.py where the sweep was started is none of ours.
+            [sys.executable, "-P", "-m", "metasp.sweeps.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -156,5 +157,6 @@ def ended(child: Child) -> Update:
 def reason_of(code: int, said: str) -> str:
     """Why a process ended that did not say so itself."""
     if code < 0:
-        return f"killed by {signal.Signals(-code).name} (out of memory?)"
+        known = {number.value: number.name for number in signal.Signals}
+        return f"killed by {known.get(-code, f'signal {-code}')} (out of memory?)"
     return said.splitlines()[-1] if said else f"ended with code {code}"

@@ -3,7 +3,9 @@ starts a run whose worker or node is lost elsewhere from the last one."""
 
 import contextlib
 import logging
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -56,6 +58,7 @@ class OnRay:
     retries: int = 3
     active: list[Active] = field(default_factory=list)
     stopping: bool = False
+    warned: bool = False
 
     def at_once(self, jobs: list[Job]) -> int:
         """How many runs the cluster can carry now."""
@@ -65,23 +68,31 @@ class OnRay:
             "CPU": max([self.cpus(job) for job in jobs], default=1.0),
             "GPU": self.gpus_per_run,
         }
-        room = [have.get(kind, 0.0) / need for kind, need in needs.items() if need]
-        return max(1, int(min(room, default=1.0)))
+        room = {kind: have.get(kind, 0.0) / need for kind, need in needs.items() if need}
+        short = [kind for kind, times in room.items() if times < 1]
+        if short and not self.warned:
+            self.warned = True  # no error: a cluster may grow when it is asked for more
+            lack = ", ".join(f"{needs[k]:g} {k} of {have.get(k, 0.0):g}" for k in short)
+            print(f"warning: a run asks for {lack} on the cluster, and waits until it has them",
+                  file=sys.stderr)  # fmt: skip
+        return max(1, int(min(room.values(), default=1.0)))
 
     def cpus(self, job: Job) -> float:
         return float(job.spec.threads) if self.cpus_per_run is None else self.cpus_per_run
 
     def connect(self) -> None:
-        """Join the cluster, or start one on this machine where no address is given."""
+        """Join the cluster, or start one on this machine where no address is given: Ray itself
+        would join whatever cluster a file that anyone can write to names."""
         if ray.is_initialized():
             return
-        new: Any = {} if self.address else {"include_dashboard": False}
+        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        new: Any = {"include_dashboard": False} if address == "local" else {}
         on_term = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=self.address, logging_level=logging.ERROR, log_to_driver=False, **new)
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **new)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(
-                f"cannot reach a Ray cluster at {self.address or 'RAY_ADDRESS'} "
+                f"cannot reach a Ray cluster at {address} "
                 f"({str(error).splitlines()[0]}): start one with `ray start --head`."
             ) from error
         signal.signal(signal.SIGTERM, on_term)  # Ray sets its own; ours stores checkpoints

@@ -93,10 +93,15 @@ def word_of(update: Any) -> Word:
 
 def own_folder(held: contextlib.ExitStack) -> Path:
     """A folder that is this process's while it lives. Those of processes that were killed go
-    first: they hold examples that nobody could forget any more."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
-        with contextlib.suppress(UserError, OSError), locked(lock):
-            shutil.rmtree(lock.parent, ignore_errors=True)
+    first: they hold examples that nobody could forget any more. Others may write to the same
+    place, so that only folders of our own count."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(UserError, OSError):
+            if left.is_symlink() or left.stat().st_uid != os.getuid():
+                continue
+            if (left / "lock").is_file():
+                with locked(left / "lock"):
+                    shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     held.enter_context(locked(folder / "lock"))
     return folder

@@ -2,6 +2,7 @@
 you can read."""
 
 import importlib
+import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,9 +85,10 @@ class Track:
             except (Lost, OSError) as error:
                 self.trackers.remove(tracker)
                 name = tracker.__module__.rsplit(".", 1)[-1]
+                again = shlex.join(["metasp", "resume", str(tracker.run.path), "--track", name])
                 self.warn(
-                    f"{str(error).rstrip('.')}; the run goes on without it, and `metasp resume "
-                    f"{tracker.run.path} --track {name}` tells it the rest."
+                    f"{str(error).rstrip('.')}; the run goes on without it, and `{again}` tells it "
+                    "the rest."
                 )
 
 

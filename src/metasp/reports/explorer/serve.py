@@ -1,5 +1,6 @@
 """The page on this machine's own address, for this machine alone."""
 
+import contextlib
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -26,7 +27,8 @@ def server_of(page: bytes, port: int = 0) -> ThreadingHTTPServer:
                 self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
                 self.send_header("X-Content-Type-Options", "nosniff")
                 self.end_headers()
-                self.wfile.write(page)
+                with contextlib.suppress(ConnectionError):  # closed before it was loaded
+                    self.wfile.write(page)
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet: the terminal shows the address, not each request."""

@@ -10,9 +10,9 @@ from metasp.reports.figures.style import Drawing, canvas, legend_right, line_loo
 from metasp.reports.records import SCENARIOS
 from metasp.reports.special import total_seconds
 from metasp.reports.statistics import summarise
-from metasp.reports.tables import SCENARIO_WORDS
+from metasp.reports.tables import METRIC_WORDS, SCENARIO_WORDS
 
-METRIC_MATHS = {"A_1": "A$_1$", "A_inf": "A$_\\infty$", "A_m": "A$_m$"}
+METRICS = ("A_1", "A_inf", "A_m")
 
 
 def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
@@ -65,12 +65,12 @@ def one_effect(
     places = np.arange(len(rows))
     data = []
     for panel, scenario in zip(axes[0], SCENARIOS):
-        for number, metric in enumerate(METRIC_MATHS):
+        for number, metric in enumerate(METRICS):
             found = [summarise(list(row.scores(scenario, metric).values())) for row in rows]
             means = [s.mean if s else np.nan for s in found]
             spread = [(s.std or 0.0) if s else 0.0 for s in found]
             panel.errorbar(places, means, yerr=spread, capsize=2, elinewidth=0.7,
-                           label=METRIC_MATHS[metric],
+                           label=METRIC_WORDS[metric],
                            **line_look(number))  # fmt: skip
             data += [
                 {

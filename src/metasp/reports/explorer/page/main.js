@@ -152,5 +152,5 @@ addEventListener('afterprint', () => {
 nameTheme();
 renderRunSwitch();
 if (!measured()) state.tab = run().memory.some((step) => step.held) ? 'memory' : 'scores';
-if (measured()) state.task = String(Math.max(...run().points.task));
+if (measured()) state.task = String(run().points.task.reduce((a, b) => Math.max(a, b)));
 renderAll();

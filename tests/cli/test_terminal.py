@@ -1,0 +1,156 @@
+"""What reaches the terminal: names as they are, and commands that work when they are pasted."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import torch
+
+from metasp.cli import main
+from metasp.cli.options import spec_from
+from metasp.cli.terminal import printable, typed_again
+from metasp.experiment import Interrupted
+from metasp.spec import RunSpec
+from metasp.sweeps import local
+from tests.helpers import finish, metasp
+from tests.reports.made import make_run
+
+SMALL = ["--method", "er", "--epochs", "1", "--threads", "1", "--memory", "10"]
+
+
+def told(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(part) for part in arguments])
+    heard = capsys.readouterr()
+    return int(stop.value.code or 0), heard.out, heard.err
+
+
+def test_names_are_no_markup_and_no_emoji(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a[red]b", "a:bug:b"):
+        assert f"no runs in {name}" in told(capsys, "list", "runs", "--runs", name)[1]
+
+
+def test_control_characters_are_written_out(tmp_path, capsys):
+    assert printable("a\x1b]0;x\x07\tb\nc∞") == "a\\x1b]0;x\\x07\tb\nc∞"
+    np.savez(tmp_path / "a.npz", **{"inp\x1b]0;x\x07uts": np.ones((4, 2))})
+    code, _, heard = told(capsys, "run", "--benchmark", f"arrays:{tmp_path / 'a.npz'}")
+    assert code == 2
+    assert "\x1b" not in heard
+    assert "\\x1b]0;x\\x07" in heard
+
+
+def test_a_terminal_that_cannot_say_infinity(tmp_path):
+    make_run(tmp_path, 0.5, method="er", seed=1)
+    done = metasp("list", "runs", "--runs", tmp_path, PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0
+    assert "\\u221e" in done.stdout
+
+
+def test_commands_of_a_command(capsys):
+    code, _, heard = told(capsys, "memory")
+    assert code == 2
+    assert heard.startswith("metasp: say what to do.\nUsage: metasp memory")
+    assert told(capsys, "memory", "lst")[2].endswith("'list'? See `metasp memory --help`.\n")
+
+
+def test_too_little_memory_is_one_sentence(capsys, monkeypatch):
+    """The error is torch's own; there is no run that would fit any machine but this."""
+    monkeypatch.setattr("metasp.cli.run.prepare", lambda *_, **__: torch.empty(10**15))
+    code, _, heard = told(capsys, "run")
+    assert code == 2
+    assert "too little memory" in heard
+    monkeypatch.setattr("metasp.cli.run.prepare", lambda *_, **__: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError):
+        main(["run"])
+
+
+def test_the_folder_of_runs_may_come_from_the_environment(tmp_path, capsys, monkeypatch):
+    make_run(tmp_path / "kept", 0.5, method="er", seed=1)
+    monkeypatch.chdir(tmp_path)
+    assert told(capsys, "report")[0] == 2
+    monkeypatch.setenv("METASP_RUNS", str(tmp_path / "kept"))
+    assert told(capsys, "report")[0] == 0
+    assert told(capsys, "list", "methods")[0] == 0  # it is not typed, so it is not refused
+
+
+def test_once_more_works_with_data_of_a_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my data").mkdir()
+    pictures = np.random.default_rng(0).integers(0, 255, (40, 6, 6), dtype=np.uint8)
+    np.savez(tmp_path / "my data" / "a.npz", inputs=pictures, labels=np.arange(40) % 4)
+    first = ["run", "--benchmark", "arrays:a.npz", "--data", "my data", "--tasks", "2", *SMALL]
+    assert told(capsys, *first)[0] == 0
+    heard = told(capsys, *first)[1]
+    command = shlex.split(heard.split("(once more: ")[1].split(")")[0])
+    assert told(capsys, *command[1:])[0] == 0
+
+
+def test_what_was_typed_is_typed_again():
+    seen = []
+
+    @click.command()
+    @click.option("--data")
+    @click.option("--track", multiple=True)
+    @click.option("--shared", is_flag=True)
+    @click.option("--gpus-per-run", type=float, default=0.0)
+    @click.option("--other")
+    def command(**_):
+        seen.append(typed_again("data", "track", "shared", "gpus_per_run"))
+
+    given = ["--gpus-per-run", "0.5", "--shared", "--track", "a b", "--track", "c", "--other", "x"]
+    command.main(given, standalone_mode=False)
+    command.main([], standalone_mode=False)
+    repeated = ["--track", "a b", "--track", "c", "--shared", "--gpus-per-run", "0.5"]
+    assert seen == [repeated, []]
+
+
+def test_a_damaged_checkpoint_is_told_beside_json(tiny, capsys):
+    stop = iter([False, False, True])
+    experiment = tiny(method="er")
+    experiment.stop = lambda: next(stop)
+    with pytest.raises(Interrupted):
+        finish(experiment)
+    run = experiment.directory.path
+    newest = max((run / "checkpoint").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    code, out, err = told(capsys, "resume", run, "--json")
+    assert code == 0
+    assert json.loads(out)["run"] == str(run)
+    assert "warning: " in err
+    assert "damaged" in err
+
+
+def test_another_number_of_epochs_rehearses_in_all_of_them(tmp_path):
+    """A stored spec says "all epochs" by their number."""
+    stored = RunSpec(method="er", epochs=1, rehearse_last=1)
+    (tmp_path / "spec.toml").write_text(stored.to_toml())
+    assert spec_from(tmp_path / "spec.toml", {"epochs": 4}).rehearse_last == 4
+    some = {"epochs": 4, "rehearse_last": 2}
+    assert spec_from(tmp_path / "spec.toml", some).rehearse_last == 2
+    (tmp_path / "spec.toml").write_text(RunSpec(epochs=3, rehearse_last=2).to_toml())
+    assert spec_from(tmp_path / "spec.toml", {"epochs": 4}).rehearse_last == 2
+
+
+def test_a_sweep_does_not_run_files_that_happen_to_lie_there(tmp_path):
+    """Started as people do: the installed script does not look where it stands."""
+    (tmp_path / "json.py").write_text("raise SystemExit('this was executed')")
+    spec = 'method = "er"\nepochs = 1\nthreads = 1\nlimit_per_class = 20\n'
+    (tmp_path / "my.toml").write_text(f"{spec}[grid]\nseed = [1]\n")
+    script = Path(sys.executable).with_name("metasp")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    command = [script, "sweep", "my.toml", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["done"] == 1
+
+
+def test_a_signal_without_a_name_has_a_number():
+    assert local.reason_of(-40, "") == "killed by signal 40 (out of memory?)"
+    assert local.reason_of(-9, "") == "killed by SIGKILL (out of memory?)"
