@@ -31,9 +31,8 @@ def run(
     known = {entry.name for entry in fields(RunSpec)}
     own = dict(settings.pop("settings", {}))
     own |= {key: settings.pop(key) for key in list(settings) if key not in known}
-    of_method = {
-        f.name for f in fields(method(settings.get("method", RunSpec.method)).kind.Settings)
-    }
+    kind = method(settings.get("method", RunSpec.method)).kind
+    of_method = {entry.name for entry in fields(kind.Settings)}
     for key in own:
         if key not in of_method:
             raise unknown("setting of a run", key, known | of_method)
