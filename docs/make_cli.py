@@ -16,6 +16,10 @@ def reference() -> str:
         command = app.get_command(root, name)
         context = click.Context(command, info_name=name, parent=root, terminal_width=88)
         parts += [f"## metasp {name}", "", "```text", command.get_help(context).rstrip(), "```", ""]
+        for part, inner in getattr(command, "commands", {}).items():
+            below = click.Context(inner, info_name=part, parent=context, terminal_width=88)
+            parts += [f"### metasp {name} {part}", "", "```text", inner.get_help(below).rstrip()]
+            parts += ["```", ""]
     return "\n".join(parts)
 
 

@@ -20,7 +20,7 @@ runs_option = click.option(
     default=RUNS,
     envvar=RUNS_VARIABLE,
     show_default=True,
-    help="Folder that holds the runs.",
+    help="Folder that holds the runs (METASP_RUNS).",
 )
 data_option = click.option(
     "--data",

@@ -71,6 +71,7 @@ SELECTIONS: dict[str, Selection] = {
         measured=True,
     ),
 }
+"""What a memory may keep, by name. Add one of your own, and `selection=` takes its name."""
 
 
 def selection(name: str) -> Selection:

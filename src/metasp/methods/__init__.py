@@ -56,6 +56,7 @@ METHODS: dict[str, Recipe] = {
     "metasp-only-s": Recipe(MetaSP, preset={"gamma": 1.0}),
     "metasp-only-p": Recipe(MetaSP, preset={"gamma": 0.0}),
 }
+"""How to learn, by name. Add one of your own, and `method=` takes its name."""
 
 
 def method(name: str) -> Recipe:
