@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 from PIL import Image
+from sqlalchemy import make_url
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from metasp.cli import main
@@ -17,7 +18,9 @@ from metasp.experiment import Interrupted
 from metasp.reports.configurations import group
 from metasp.reports.figures import draw
 from metasp.reports.records import gather
+from metasp.store import RunDir
 from metasp.trackers import tracked, tracker_kind
+from metasp.trackers.mlflow import place_of
 from metasp.trackers.tensorboard import pixels
 from tests.helpers import finish
 
@@ -183,3 +186,10 @@ def test_without_the_extra_one_sentence():
     assert done.returncode == 2
     assert "pip install 'metasp[track]'" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_mlflow_beside_runs_in_a_folder_of_any_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = RunDir(tmp_path / "what? 100%41" / "run")
+    file = make_url(place_of(run)).database
+    assert file == str(tmp_path / "what? 100%41" / "mlflow.db")

@@ -134,8 +134,9 @@ class Tracker(trackers.Tracker):
 
 
 def place_of(run: RunDir) -> str:
-    """The server, or the file beside the runs."""
-    own = f"sqlite:///{run.path.resolve().parent / 'mlflow.db'}"
+    """The server, or the file beside the runs, as an address: there a ? begins something else."""
+    file = str(run.path.resolve().parent / "mlflow.db")
+    own = f"sqlite:///{file.replace('%', '%25').replace('?', '%3F')}"
     return os.environ.get("MLFLOW_TRACKING_URI") or own
 
 
