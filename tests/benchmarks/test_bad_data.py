@@ -178,6 +178,21 @@ def cut_npz(at: Path) -> list[str]:
     return [f"arrays:{at / 'a.npz'}"]
 
 
+def odd_header(description: str) -> Make:
+    """An archive whose arrays describe themselves in other words than numpy's."""
+
+    def make(at: Path) -> list[str]:
+        text = description.encode().ljust(117) + b"\n"
+        array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+        with zipfile.ZipFile(at / "a.npz", "w") as archive:
+            for name in ("inputs.npy", "labels.npy"):
+                archive.writestr(name, array)
+        return [f"arrays:{at / 'a.npz'}"]
+
+    return make
+
+
+HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
 ROWS = np.random.default_rng(0).random((12, 5))
 TWO = np.array([0, 1] * 6)
 
@@ -209,6 +224,19 @@ CASES: dict[str, tuple[Make, str]] = {
     "bare pickle": (bare_pickle, "not an .npz file"),
     "climbing npz": (climbing_npz, "is a path"),
     "cut npz": (cut_npz, "damaged"),
+    "npz too large": (odd_header(HEADER.format("'<f8'", f"({10**30},)")), "damaged"),
+    "npz of no kind": (odd_header(HEADER.format("[3]", "(4,)")), "damaged"),
+    "npz of words": (odd_header("{'descr': '<f8"), "damaged"),
+    "label of no text": (
+        arrays(inputs=ROWS, labels=np.array(["a", "\udc80"] * 6)),
+        "no plain text",
+    ),
+    "name of no text": (
+        arrays(inputs=ROWS, labels=TWO, class_names=np.array(["a", "b\x1b[2J"])),
+        "no plain text",
+    ),
+    "home of nobody": (lambda at: ["folder:~nosuchuser/x"], "write it out"),
+    "file of nobody": (lambda at: ["arrays:~nosuchuser/x.npz"], "write it out"),
     "npz without labels": (arrays(inputs=ROWS), "it needs `inputs` and `labels`"),
     "too few labels": (arrays(inputs=ROWS, labels=TWO[:5]), "give one per input"),
     "labels with fractions": (arrays(inputs=ROWS, labels=TWO + 0.5), "whole numbers"),

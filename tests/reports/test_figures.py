@@ -171,6 +171,14 @@ def test_influence_counts_are_the_counts_of_signs(runs, tmp_path, capsys):
         assert float(row["hurts"]) == sum(value > 0 for value in mine)
 
 
+def test_metrics_are_words_in_a_legend(runs):
+    """Names are no mathematics (their dollars are theirs), so the words must do without it."""
+    for name in ("pseudo-steps", "validation-size", "influence-epochs"):
+        (drawing, *_) = draw_figure(name, group(gather([runs]).records))
+        words = [text.get_text() for legend in drawing.figure.legends for text in legend.texts]
+        assert words == ["A_1", "A_∞", "A_m"]
+
+
 def test_the_histogram_has_five_groups_of_equal_width_that_hold_everything(runs, tmp_path, capsys):
     made_influence(next(runs.glob("*-er-*")))
     draw(runs, tmp_path / "out", capsys, "--only", "influence-histogram")
