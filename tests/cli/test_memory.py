@@ -189,6 +189,22 @@ def test_an_erasure_cut_short_is_finished_when_the_run_is_opened(tiny, monkeypat
     assert not set(directory.memory()["id"]) & {*gone}
 
 
+def test_an_erasure_cut_short_is_finished_before_anything_is_shown(tiny, monkeypatch, capsys):
+    directory = finish(tiny(method="er"))
+    held = directory.memory()["id"]
+    with monkeypatch.context() as patch:
+        patch.setattr("metasp.store.forget._erase_from_checkpoints", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            directory.forget(held[:3])
+    assert set(held[:3]) <= set(directory.memory()["id"])
+    listed = call(capsys, "memory", "list", directory.path)
+    assert {row["id"] for row in listed["memory"]} == set(held[3:])
+
+
+def cut_short(*_):
+    raise KeyboardInterrupt
+
+
 def test_a_run_being_written_cannot_be_changed(tiny):
     directory = stopped(tiny, 2, method="er").directory
     with locked(directory.path / "lock"), pytest.raises(UserError, match="another process"):

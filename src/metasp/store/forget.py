@@ -45,6 +45,11 @@ def forget(run: Path, ids: Iterable[int], reason: str) -> list[int]:
     return gone
 
 
+def pending(run: Path) -> bool:
+    """Whether an erasure was begun and cut short."""
+    return not _read(run)["complete"]
+
+
 def complete(run: Path) -> None:
     """Finish an erasure that was begun."""
     stored = _read(run)

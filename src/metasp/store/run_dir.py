@@ -313,14 +313,19 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def open_run(path: Path) -> RunDir:
-    """A run that is stored in a folder, to be read."""
+    """A run that is stored in a folder, to be read: without what it was told to forget, also
+    where that was cut short."""
     try:
         there = (path / "spec.toml").is_file()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
     if not there:
         raise UserError(f"{path} is not a run: it has no spec.toml; see `metasp list runs`.")
-    return RunDir(path.resolve())
+    run = path.resolve()
+    if forget.pending(run):
+        with locked(run / "lock"), writing(run):
+            forget.complete(run)
+    return RunDir(run)
 
 
 def runs_in(folder: Path) -> list[RunDir]:
