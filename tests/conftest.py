@@ -23,8 +23,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def alone():
-    """What one test does to PyTorch's threads and random state does not reach the next."""
+def alone(monkeypatch: pytest.MonkeyPatch):
+    """What one test does to PyTorch's threads and random state does not reach the next, and no
+    test writes to the runs of the person who starts it."""
+    for name in ("METASP_RUNS", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
     with torch.random.fork_rng():
         yield
     torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from metasp.cli.show import follow
 from metasp.cli.terminal import text_console
 from metasp.errors import unknown
 from metasp.experiment import prepare
-from metasp.methods import method
+from metasp.methods import METHODS
 from metasp.spec import RunSpec
 
 
@@ -30,12 +30,12 @@ def run(
     """
     known = {entry.name for entry in fields(RunSpec)}
     own = dict(settings.pop("settings", {}))
-    own |= {key: settings.pop(key) for key in list(settings) if key not in known}
-    kind = method(settings.get("method", RunSpec.method)).kind
-    of_method = {entry.name for entry in fields(kind.Settings)}
-    for key in own:
-        if key not in of_method:
-            raise unknown("setting of a run", key, known | of_method)
+    loose = {key: settings.pop(key) for key in list(settings) if key not in known}
+    of_methods = {f.name for recipe in METHODS.values() for f in fields(recipe.kind.Settings)}
+    for key in loose:
+        if key not in of_methods:
+            raise unknown("setting of a run", key, known | of_methods)
+    own |= loose
     named = {"benchmark": benchmark} if isinstance(benchmark, str) else {}
     spec = RunSpec.from_dict({**named, **settings, "settings": own})
     stream = None if isinstance(benchmark, str) else benchmark

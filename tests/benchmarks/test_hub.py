@@ -89,6 +89,6 @@ def test_without_the_extra(tmp_path: Path) -> None:
     hidden = "import sys; sys.modules['datasets'] = None"
     code, out, err = run_cli(tmp_path, "", "--benchmark", f"folder:{folder}", before=hidden)
     assert (code, out) == (2, "")
-    assert "pip install 'metasp[data]'" in err
+    assert "pip install -e '.[data]'" in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()

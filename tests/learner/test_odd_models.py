@@ -13,6 +13,7 @@ from metasp.events import StepTaken
 from metasp.influence import record
 from metasp.memory import Memory, selection
 from metasp.methods import Method
+from metasp.methods.gradients import descend_along, training_gradient
 from metasp.methods.weighting import InfluenceWeights
 from metasp.types import Batch
 
@@ -258,12 +259,24 @@ class TwoHeads(nn.Module):
 
 
 def test_a_head_that_only_the_memory_uses_can_still_be_held_by_gem():
-    learner = learner_of(TwoHeads(), "gem", lr=0.5)
-    for task in range(2):
-        inputs, labels = rows(16, task)
-        inputs[:, 0] = 2.0 * task - 1
-        learner.learn((inputs, labels), progress=False)
-    assert learner.tasks == 2
+    """Whatever direction is descended along moves it, also where the new batch does not."""
+    learner = learner_of(TwoHeads(), "gem")
+    inner, head = learner._trainer.learner, learner.model.heads[0]
+    inputs, labels = rows(16)
+    inputs[:, 0] = 1.0
+    _, gradient = training_gradient(inner, inner.prepare(Batch(inputs, labels, torch.arange(16))))
+    assert head.weight.grad is None
+    before = head.weight.detach().clone()
+    gradient[: head.weight.numel()] = 1.0
+    descend_along(inner, gradient)
+    assert not torch.equal(head.weight, before)
+
+
+def test_weights_that_are_not_numbers_are_refused_before_anything_is_learned():
+    learner = learner_of(nn.Linear(6, 2), "er")
+    nn.init.constant_(learner.model.bias, torch.nan)
+    with pytest.raises(UserError, match="weights that are NaN or infinite: load or draw it again"):
+        learner.learn(rows(16), progress=False)
 
 
 def test_influence_leaves_embeddings_with_a_largest_norm_as_they_are():
@@ -288,13 +301,12 @@ def test_gmed_keeps_to_bytes_or_to_floats():
 
 
 def test_gdumb_draws_any_convolution_anew():
-    model = nn.Sequential(
-        nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)
-    )
-    first = model[1].weight.detach().clone()
+    layers = (nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    model = nn.Sequential(*layers)
+    nn.init.constant_(model[1].weight, 100.0)
     learner = learner_of(model, "gdumb")
     learner.learn(rows(16), progress=False)
-    assert not torch.equal(learner.model[1].weight, first)
+    assert learner.model[1].weight.abs().max() < 10
 
 
 def test_dropout_is_no_drift_to_hal():

@@ -207,7 +207,7 @@ def test_without_ray_one_sentence_says_what_to_install(sweep, tmp_path, monkeypa
     with pytest.raises(SystemExit) as ended:
         main(["sweep", str(sweep), "--runs", str(tmp_path / "runs"), "--on", "ray"])
     assert ended.value.code == 2
-    assert "pip install 'metasp[cluster]'" in capsys.readouterr().err
+    assert "pip install -e '.[cluster]'" in capsys.readouterr().err
 
 
 def worker(order: dict) -> tuple[dict, str]:

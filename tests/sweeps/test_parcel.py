@@ -12,6 +12,7 @@ from metasp.errors import UserError
 from metasp.experiment import Interrupted, prepare
 from metasp.spec import RunSpec
 from metasp.store import RunDir
+from metasp.store import parcel as parcels
 from metasp.store.parcel import newest_checkpoint, pack, unpack
 from metasp.sweeps.remote import PREFIX, Remote, own_folder
 from tests.sweeps.test_local import SOURCE
@@ -88,7 +89,7 @@ def test_folders_of_killed_runs_go_with_the_next_one(tmp_path, monkeypatch):
     living = Remote(order(tmp_path), {})
     code = (
         "import os, signal\n"
-        "from metasp.sweeps.remote import PREFIX, Remote, own_folder\n"
+        "from metasp.sweeps.remote import Remote\n"
         "remote = Remote({'name': 'x', 'runs': '.'}, {})\n"
         "(remote.runs / 'private').write_text('example')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -122,13 +123,16 @@ def test_a_name_that_is_not_of_a_run_is_refused_and_nothing_is_written(tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_parcel_without_checkpoints_leaves_those_that_are_there(tmp_path):
-    """They are replaced while it is packed, so that it may hold none."""
+def test_checkpoints_that_are_replaced_while_they_are_packed(tmp_path, monkeypatch):
+    """The first look finds only numbers that are gone."""
     run = half_done(tmp_path / "here", 5)
-    parcel = {name: part for name, part in pack(run).items() if "checkpoint" not in name}
-    before = newest_checkpoint(run)
-    unpack(run, parcel)
-    assert newest_checkpoint(run) == before > 0
+    whole, real = pack(run), parcels.numbers_in
+    for stale, packed in ((1, whole), (9, {})):
+        looks = iter(range(stale))
+        monkeypatch.setattr(
+            parcels, "numbers_in", lambda at, looks=looks: [999] if next(looks, 9) < 9 else real(at)
+        )
+        assert pack(run) == packed
 
 
 def test_a_link_of_somebody_else_leads_nowhere(tmp_path, monkeypatch):

@@ -184,7 +184,7 @@ def test_without_the_extra_one_sentence():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'metasp[track]'" in done.stderr
+    assert "pip install -e '.[track]'" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 

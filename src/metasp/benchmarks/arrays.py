@@ -33,7 +33,7 @@ NAMES = {
 def npz_source(file: str, request: Request, data: Path | None) -> Source:
     """Arrays `inputs` and `labels` of an .npz file, with `test_inputs` and `test_labels`,
     `class_names`, and further columns (and `test_…` columns) if there are any."""
-    path = own_place(file, data)
+    path = own_place(file, data, Path.is_file)
     if not path.is_file():
         raise UserError(f"{file} is not a file: give arrays:FILE.npz.")
     request.refuse("arrays", "image_size", "colour")

@@ -1,7 +1,7 @@
 """The user's own pictures: a data set of the hub, Parquet files, or one folder per class."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,20 @@ def hub_source(name: str, request: Request, data: Path | None) -> Source:
     return finished(name, read_table_set(name, local_folder(data, name), request))
 
 
-def own_place(path: str, data: Path | None) -> Path:
+def own_place(path: str, data: Path | None, is_there: Callable[[Path], bool]) -> Path:
     """What a user's path names: as it stands, or else in the folder of data sets."""
     try:
         place = Path(path).expanduser()
     except RuntimeError as error:
         raise UserError(f"the home that {path} begins with is not known: write it out.") from error
-    if not place.exists() and data is not None and not place.is_absolute():
+    if not is_there(place) and data is not None and not place.is_absolute():
         return data / place
     return place
 
 
 def folder_source(path: str, request: Request, data: Path | None) -> Source:
     """A folder with one folder of pictures per class, or of Parquet files in the hub's layout."""
-    folder = own_place(path, data)
+    folder = own_place(path, data, Path.is_dir)
     if not folder.is_dir():
         raise UserError(f"{path} is not a folder: give folder:PATH with one folder per class.")
     if next(folder.rglob("*.parquet"), None) is not None:

@@ -72,14 +72,18 @@ def dealt_again(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark
     return done, assemble(benchmark.source, done, benchmark.chosen)
 
 
+def is_pair(item: Any) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 2
+
+
 def collected(dataset: Any) -> tuple[Any, Any]:
     """All inputs (n, …) and labels (n,) of a Dataset."""
-    if isinstance(dataset, tuple | list) and len(dataset) == 2:
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and not all(map(is_pair, dataset)):
         raise UserError("a pair of inputs and labels is no Dataset: give TensorDataset(x, y).")
     inputs, labels = [], []
     for index in range(len(dataset)):
         item = dataset[index]
-        if not isinstance(item, tuple | list) or len(item) != 2:
+        if not is_pair(item):
             raise UserError(
                 f"item {index} of the dataset is not a pair of input and label: wrap it so that "
                 "it is."

@@ -32,7 +32,7 @@ def library() -> Any:
         import datasets
     except ImportError:
         raise UserError(
-            "reading this data needs the `datasets` library: pip install 'metasp[data]'."
+            "reading this data needs the `datasets` library: pip install -e '.[data]' in its clone."
         ) from None
     return datasets
 
@@ -258,7 +258,7 @@ def check_names(names: Sequence[str]) -> None:
         raise UserError(f"two classes have the same name {twice[0]!r}: rename one of them.")
     for name in names:
         if not is_text(name):
-            raise UserError(f"the name {name!r} of a class is no plain text: rename it.")
+            raise UserError(f"the value {name!r} of a label or column is no plain text: rename it.")
 
 
 def raw_bytes(content: Any, split: str, number: int) -> bytes:

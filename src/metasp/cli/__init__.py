@@ -75,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(fail(f"say what to do.\n{error.format_message()}"))
     except click.UsageError as error:
         words = error.format_message()
-        if "unexpected extra argument" in words:
+        takes = {part.name for part in error.ctx.command.params} if error.ctx else set()
+        if "unexpected extra argument" in words and "run" in takes:
             words += ". Where a * found several runs, name one of them"
         sys.exit(fail(f"{words}{'' if words.endswith(('.', '?')) else '.'} {hint(error)}"))
     except click.ClickException as error:

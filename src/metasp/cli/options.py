@@ -140,7 +140,8 @@ def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
     chosen = {key: value for key, value in given.items() if value is not None}
     spec = RunSpec.from_toml(file) if file else RunSpec()
     flags = {key: value for key, value in chosen.items() if key in own}
-    if spec.rehearse_last == spec.epochs:  # a stored spec says "all of them" by their number
+    # The spec of a stored run says "all of them" by their number.
+    if spec.data_digest is not None and spec.rehearse_last == spec.epochs:
         flags.setdefault("rehearse_last", flags.get("epochs", spec.epochs))
     kept = spec.settings if flags.get("method", spec.method) == spec.method else {}
     settings = {**kept, **{k: v for k, v in chosen.items() if k not in own}}

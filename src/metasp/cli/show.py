@@ -23,7 +23,8 @@ def follow(events: Iterator[Event], run: Any, console: Console) -> None:
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[eta]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
+    hidden = console.quiet or not console.is_terminal  # a quiet bar would swallow warnings too
+    with Progress(*columns, console=console, disable=hidden, expand=True) as bar:
         line = bar.add_task("starting", total=1.0, eta="")
         shown = 0.0
         for event in events:

@@ -128,8 +128,7 @@ def plan(
     """The jobs, and who will carry them out."""
     if on == "local":
         return jobs_of(specs, runs, data), Local(data, given["checkpoint_seconds"], jobs)
-    if not given["address"]:
-        guard_own_cluster()
+    guard_own_cluster(given["address"])
     from metasp.sweeps.on_ray import OnRay
 
     device = "cuda" if given["gpus_per_run"] else "cpu"

@@ -6,6 +6,8 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
+from metasp.spec import is_text
+
 
 def text_console(**how: Any) -> Console:
     """A console that takes names for what they are: `[red]` and `:bug:` are no markup."""
@@ -15,7 +17,7 @@ def text_console(**how: Any) -> Console:
 def printable(text: str) -> str:
     """A message with the control characters that names in it may hold written out."""
     return "".join(
-        sign if sign.isprintable() or sign in "\n\t" else sign.encode("unicode_escape").decode()
+        sign if sign in "\n\t" or is_text(sign) else sign.encode("unicode_escape").decode()
         for sign in text
     )
 

@@ -1,6 +1,5 @@
 """The engine owns time: tasks, phases, epochs and steps, in one visible loop."""
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from metasp.engine.tables import influence_columns, note_influence, predicted_la
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished, TaskStarted
 from metasp.influence import Ledger
+from metasp.influence.checks import enough_values
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, batch_bounds
 from metasp.types import Task
@@ -28,20 +28,10 @@ class Diverged(UserError):
         self.event = event
 
 
-@contextlib.contextmanager
-def enough_values() -> Iterator[None]:
-    """Turn torch's complaint about a batch too small for BatchNorm into one sentence."""
-    try:
-        yield
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise UserError(
-            "batch normalisation cannot learn from one example whose picture has shrunk to a "
-            "point: give a batch size and a task of 2 examples or more, larger pictures, or a "
-            "network without it, such as mlp."
-        ) from error
-
+TWO = (
+    "cannot learn from one example whose picture has shrunk to a point: give a batch size and a "
+    "task of 2 examples or more, larger pictures, or a network without it, such as mlp."
+)
 
 Score = Callable[[Learner, Task, Sequence[int]], tuple[float, float]]
 """A task's test score over all classes seen, and over its own."""
@@ -236,7 +226,7 @@ class Trainer:
         """Close the task: what its influences say goes to the memory, which then decides."""
         learner, seen = self.learner, self.tasks[: task.index + 1]
         note_influence(learner.memory, learner.ledger)
-        with enough_values():
+        with enough_values(TWO):
             self.method.end_task(task)
         columns = influence_columns(learner.ledger, learner.memory, seen)
         if columns:
@@ -246,7 +236,7 @@ class Trainer:
 
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()
-        with enough_values():
+        with enough_values(TWO):
             if phase.kind == "plain":
                 report = self.learner.update(self.learner.prepare(new))
             else:
@@ -289,7 +279,7 @@ class Trainer:
         """Where training stands after so many more steps, as people count."""
         at = self.position
         if not at.begun:
-            return f"by the end of task {at.task}"
+            return f"by the end of task {at.task}" if at.task else "before any training"
         phases = self.method.phases(self.tasks[at.task], self.tasks[: at.task + 1])
         epoch = sum(phase.epochs for phase in phases[: at.phase]) + at.epoch + 1
         return f"at task {at.task + 1}, epoch {epoch}, step {at.step + more}"

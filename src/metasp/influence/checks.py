@@ -91,14 +91,11 @@ def check_finite(
 
 
 @contextmanager
-def enough_examples() -> Iterator[None]:
-    """Turn torch's complaint about a batch or goal too small for BatchNorm into one sentence."""
+def enough_values(sentence: str) -> Iterator[None]:
+    """Turn torch's complaint about too few examples for BatchNorm into one sentence."""
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        raise UserError(
-            "batch normalisation needs two examples or more in the batch and in each goal: give "
-            "more, or put the model into evaluation mode."
-        ) from error
+        raise UserError(f"batch normalisation {sentence}") from error

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_finite, check_losses, check_pair, enough_examples
+from metasp.influence.checks import check_finite, check_losses, check_pair, enough_values
 from metasp.influence.fuse import fuse
 from metasp.influence.origin import Origin, kept_norms, kept_random_state
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
@@ -34,6 +34,10 @@ from metasp.influence.rules import Unsupported
 from metasp.influence.tape import Recorder, Tape
 
 LOSS = ""  # beside the gradients, whose names are those of parameters
+TWO = (
+    "needs two examples or more in the batch and in each goal: give more of them, larger pictures, "
+    "or a network without it."
+)
 
 
 @dataclass(frozen=True)
@@ -191,14 +195,14 @@ def _influence(
     if recorded is not None and len(recorded.losses) != len(batch[0]):
         raise UserError("this recorded pass is of another batch: record the batch that you pass.")
     with (
-        enough_examples(),
         kept_random_state(device),
         kept_norms(model),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
         if recorded is None:
-            recorded = _record_in_scope(model, loss_fn, batch, plan)
+            with enough_values(TWO):
+                recorded = _record_in_scope(model, loss_fn, batch, plan)
         problem = Problem(model, loss_fn, batch, recorded.origin)
         ranks = options.get("ranks") or Alone()
         return _by_adjoint(problem, recorded, plan, (goals, ranks), steps)
@@ -299,7 +303,8 @@ def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> lis
     parts = []
     for what, pair in pairs.items():
         at = (problem.origin, theta)
-        loss, grads = gradient(problem.model, problem.loss_fn, pair, at, what)
+        with enough_values(TWO):  # here, so that other ranks hear of it
+            loss, grads = gradient(problem.model, problem.loss_fn, pair, at, what)
         parts.append(({**grads, LOSS: loss}, len(pair[0])))
     return parts
 

@@ -36,6 +36,8 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     found = [p for p in model.parameters() if p.requires_grad]
     if not found:
         raise UserError("the model has no trainable parameters: there is nothing to learn.")
+    if not all(bool(p.isfinite().all()) for p in model.parameters()):
+        raise UserError("the model has weights that are NaN or infinite: load or draw it again.")
     return found
 
 
@@ -153,8 +155,9 @@ def check_arrivals(
                 "keeps to one kind."
             )
     if memory.inputs is not None:
-        # Of the last task, for a memory may hold bytes as floats.
-        before, now = learned[-1].get("inputs", kind(memory.inputs)), kind(found.inputs)
+        # Of the last task, for a memory may hold bytes as floats; older files do not tell.
+        now = kind(found.inputs)
+        before = learned[-1].get("inputs", now if memory.floats else kind(memory.inputs))
         if before != now:
             raise UserError(
                 f"the inputs are {now} and were {before} before: bring them to one shape and type."

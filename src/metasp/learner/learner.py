@@ -101,6 +101,7 @@ class ContinualLearner:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before."""
         self._check_idle("learn")  # before the data moves any random stream
+        trainable(self.model)  # there may be none left since the last task
         dtype = self._dtype
         if ids is not None:
             check_order(dataset)
@@ -255,7 +256,6 @@ class ContinualLearner:
     def _open(self, found: Arrivals, ids: Any, test: Arrivals | None) -> None:
         """Check what has arrived and put it at the end of the stream."""
         trainer, learner = self._trainer, self._trainer.learner
-        trainable(self.model)  # there may be none left since the last task
         names = ids_of(ids, len(found.labels), self._next_id)
         if ids is not None:
             check_names(names, found, trainer.tasks)

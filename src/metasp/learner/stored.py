@@ -99,20 +99,25 @@ def from_file(
 
 
 def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """What a model keeps besides its state, which nobody else would bring back."""
+    """What a model keeps besides its state, which nobody else would bring back; but for kinds that
+    a file cannot hold."""
     saved = model.state_dict().keys()
-    return {n: b.detach().clone() for n, b in model.named_buffers() if n not in saved}
+    own = {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+    plain = {n: b for n, b in own.items() if b.layout == torch.strided and not b.is_complex()}
+    return {name: buffer.detach().clone() for name, buffer in plain.items()}
 
 
 def put_buffers(model: nn.Module, kept: dict[str, Tensor]) -> None:
     """Bring them back; one may be made anew in another size by each forward pass."""
+    there = dict(model.named_buffers())
     for name, buffer in kept.items():
-        owner, _, own = name.rpartition(".")
-        now = dict(model.named_buffers()).get(name)
-        if now is not None and now.shape == buffer.shape:
-            now.copy_(buffer)
+        if name not in there:
+            raise UserError(f"the model has no buffer {name}, as the saved one had: give its kind.")
+        if there[name].shape == buffer.shape:
+            there[name].copy_(buffer)
         else:
-            model.get_submodule(owner).register_buffer(own, buffer.clone(), persistent=False)
+            owner, _, own = name.rpartition(".")
+            setattr(model.get_submodule(owner), own, buffer.to(there[name].device).clone())
 
 
 def own_settings(learner: "ContinualLearner") -> dict[str, Any]:

@@ -23,8 +23,11 @@ def agreeing_with_all(gradient: Tensor, past: Tensor, margin: float, ridge: floa
     """The gradient (p,) plus the combination of past ones (t, p) that undoes its conflicts with
     them (GEM); the gradient itself when it has none. Without margin and ridge the answer is the
     nearest vector whose inner product with no past gradient is negative."""
-    inner, gram = past @ gradient, past @ past.T
-    if bool((inner >= 0).all()) or not bool(inner.isfinite().all() and gram.isfinite().all()):
+    inner = past @ gradient
+    if bool((inner >= 0).all()):
+        return gradient
+    gram = past @ past.T
+    if not bool(inner.isfinite().all() and gram.isfinite().all()):
         return gradient  # it has diverged, which whoever looks at the loss will say
     weights = dual_weights(gram, inner, margin, ridge)
     return gradient + weights.to(past) @ past

@@ -1,6 +1,7 @@
 """A run directory in transit: its files as plain bytes, written where they arrive in an order
 that is safe at any moment."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,14 +33,13 @@ def newest_checkpoint(run: Path) -> int:
 
 def pack(run: Path) -> Parcel:
     """The files of a run, which may be running: checkpoints come before the log, so that the
-    log is never shorter than a checkpoint says. What disappears meanwhile is left out."""
-    parcel: Parcel = {}
-    for number in numbers_in(run / "checkpoint"):
-        pair = [f"checkpoint/{number:06d}.{suffix}" for suffix in ("json", "safetensors")]
-        try:
-            parcel.update({name: (run / name).read_bytes() for name in pair})
-        except FileNotFoundError:
-            continue
+    log is never shorter than a checkpoint says. What disappears meanwhile is left out; where that
+    were every checkpoint, the parcel says nothing."""
+    parcel, there = checkpoints_of(run), numbers_in(run / "checkpoint")
+    if there and not parcel:  # replaced while we read: the new ones are there now
+        parcel = checkpoints_of(run)
+        if not parcel:
+            return {}
     loose = ["forgotten.json", "spec.toml", "noise.parquet", "events.jsonl"]
     loose += ["influence.parquet", "result.json"]
     loose += [f"memory/{path.name}" for path in sorted((run / "memory").glob("task-*.parquet"))]
@@ -48,6 +48,16 @@ def pack(run: Path) -> Parcel:
             parcel[name] = (run / name).read_bytes()
         except FileNotFoundError:
             continue
+    return parcel
+
+
+def checkpoints_of(run: Path) -> Parcel:
+    """The checkpoints that are whole."""
+    parcel: Parcel = {}
+    for number in numbers_in(run / "checkpoint"):
+        pair = [f"checkpoint/{number:06d}.{suffix}" for suffix in ("json", "safetensors")]
+        with contextlib.suppress(FileNotFoundError):
+            parcel.update({name: (run / name).read_bytes() for name in pair})
     return parcel
 
 
@@ -61,8 +71,6 @@ def unpack(run: Path, parcel: Mapping[str, bytes]) -> None:
         target = run / name
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, parcel[name])
-    if not any(name.startswith("checkpoint/") for name in parcel):
-        return  # they went and came while it was packed: the last ones here still count
     for number in numbers_in(run / "checkpoint"):
         if f"checkpoint/{number:06d}.json" not in parcel:
             for suffix in ("json", "safetensors"):

@@ -16,13 +16,13 @@ from metasp.errors import UserError
 from metasp.store.files import locked
 from metasp.store.parcel import Parcel, pack, unpack
 from metasp.sweeps.jobs import Job, Update, order_for
-from metasp.sweeps.remote import Remote, Word
+from metasp.sweeps.remote import LOCAL, Remote, Word
 
 try:
     import ray
     from ray.exceptions import RayError, RayTaskError
 except ImportError as missing:
-    raise UserError("Ray is not installed: pip install 'metasp[cluster]'.") from missing
+    raise UserError("Ray is not installed: pip install -e '.[cluster]' in the clone.") from missing
 
 POLL_SECONDS = 0.5
 CALLS_AT_ONCE = 3  # run, poll and stop of one actor overlap
@@ -70,9 +70,11 @@ class OnRay:
         }
         room = {kind: have.get(kind, 0.0) / need for kind, need in needs.items() if need}
         short = [kind for kind, times in room.items() if times < 1]
+        lack = ", ".join(f"{needs[k]:g} {k} of {have.get(k, 0.0):g}" for k in short)
+        if short and self.where() == LOCAL:
+            raise UserError(f"a run asks for {lack} here: give fewer threads, or --cpus-per-run.")
         if short and not self.warned:
             self.warned = True  # no error: a cluster may grow when it is asked for more
-            lack = ", ".join(f"{needs[k]:g} {k} of {have.get(k, 0.0):g}" for k in short)
             print(f"warning: a run asks for {lack} on the cluster, and waits until it has them",
                   file=sys.stderr)  # fmt: skip
         return max(1, int(min(room.values(), default=1.0)))
@@ -80,20 +82,28 @@ class OnRay:
     def cpus(self, job: Job) -> float:
         return float(job.spec.threads) if self.cpus_per_run is None else self.cpus_per_run
 
+    def where(self) -> str:
+        return self.address or os.environ.get("RAY_ADDRESS") or LOCAL
+
     def connect(self) -> None:
         """Join the cluster, or start one on this machine where no address is given: Ray itself
         would join whatever cluster a file that anyone can write to names."""
         if ray.is_initialized():
             return
-        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
-        new: Any = {"include_dashboard": False} if address == "local" else {}
+        address = self.where()
+        new: Any = {"include_dashboard": False} if address == LOCAL else {}
         on_term = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **new)
         except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            if address == LOCAL:
+                raise UserError(
+                    f"Ray does not start here ({reason}): leave out --on ray."
+                ) from error
             raise UserError(
-                f"cannot reach a Ray cluster at {address} "
-                f"({str(error).splitlines()[0]}): start one with `ray start --head`."
+                f"cannot reach a Ray cluster at {address} ({reason}): start one with `ray start "
+                "--head`."
             ) from error
         signal.signal(signal.SIGTERM, on_term)  # Ray sets its own; ours stores checkpoints
 

@@ -17,6 +17,7 @@ from metasp.store.parcel import Parcel, newest_checkpoint, pack, unpack
 
 Word = dict[str, Any]
 PREFIX = "metasp-run-"
+LOCAL = "local"  # Ray's word for a cluster of our own
 
 
 class Remote:
@@ -78,10 +79,10 @@ class Remote:
         return parcel
 
 
-def guard_own_cluster() -> None:
+def guard_own_cluster(address: str | None = None) -> None:
     """Ray listens on every network it finds and runs what it is sent: a cluster of our own asks
     for a token that nobody else has. To be called before Ray is imported, which reads it then."""
-    if not os.environ.get("RAY_ADDRESS"):
+    if (address or os.environ.get("RAY_ADDRESS") or LOCAL) == LOCAL:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 

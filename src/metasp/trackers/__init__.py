@@ -153,7 +153,7 @@ def tracker_kind(name: str) -> type[Tracker]:
     except ImportError as error:
         raise UserError(
             f"--track {name} needs packages that are not installed ({error.name or error}): "
-            "pip install 'metasp[track]'."
+            "pip install -e '.[track]' in the clone."
         ) from error
     kind: type[Tracker] = module.Tracker
     return kind
