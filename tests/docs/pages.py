@@ -169,7 +169,7 @@ def check_console(words: list[str]) -> None:
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets), words
     elif words[:2] == ["pip", "install"]:
-        extra = re.fullmatch(r"metasp\[([a-z]+)\]", words[2])
+        extra = re.fullmatch(r"-e \.\[([a-z]+)\]", " ".join(words[2:]))
         assert extra, words
         assert extra.group(1) in project["optional-dependencies"], words
     else:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -139,7 +140,9 @@ def test_ctrl_c_stores_a_checkpoint_of_every_run_and_says_how_to_go_on(tmp_path)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert f"metasp sweep {sweep} --runs {runs}" in out
+    again = out.split("continue with: ")[1].split("\n")[0]
+    given = ["--jobs", "2", "--runs", str(runs), "--checkpoint-seconds", "900.0"]
+    assert shlex.split(again) == ["metasp", "sweep", str(sweep), *given]
     assert len(checkpoints(runs)) == 2
 
 
