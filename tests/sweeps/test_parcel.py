@@ -144,7 +144,7 @@ def test_a_link_of_somebody_else_leads_nowhere(tmp_path, monkeypatch):
     planted.mkdir()
     (planted / "lock").symlink_to(mine)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "lock").write_text("")
+    (tmp_path / "elsewhere" / "lock").write_text("theirs")
     linked.symlink_to(tmp_path / "elsewhere")
     left.mkdir()
     (left / "lock").write_text("")
@@ -152,5 +152,5 @@ def test_a_link_of_somebody_else_leads_nowhere(tmp_path, monkeypatch):
         own = own_folder(held)
         assert (own / "lock").exists()
     assert mine.read_text() == "three hundred pages"
-    assert (tmp_path / "elsewhere" / "lock").exists()
+    assert (tmp_path / "elsewhere" / "lock").read_text() == "theirs"
     assert not left.exists()
