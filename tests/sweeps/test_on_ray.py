@@ -9,6 +9,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from metasp.errors import UserError
 from metasp.store.parcel import newest_checkpoint
 from metasp.sweeps.grid import expand, parse
 from metasp.sweeps.jobs import jobs_of
@@ -149,3 +150,15 @@ def test_on_shared_storage_a_stopped_run_is_stored_and_goes_on(cluster, tmp_path
     again = OnRay(address=cluster.address, shared=True)
     assert [u.state for u in again.run([job], lambda: False)][-1] == "done"
     assert results(tmp_path / "runs") == plain(specs, tmp_path / "plain")
+
+
+@pytest.mark.slow
+def test_what_a_cluster_has_not_is_refused_here_and_waited_for_elsewhere(cluster, tmp_path, capsys):
+    """A cluster of our own cannot grow; another one may."""
+    jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
+    elsewhere = OnRay(address=cluster.address, gpus_per_run=1)
+    assert [elsewhere.at_once(jobs) for _ in range(2)] == [1, 1]
+    assert capsys.readouterr().err.count("a run asks for 1 GPU of 0 on the cluster") == 1
+    own = OnRay(cpus_per_run=64)  # connected already: only where it believes to be matters
+    with pytest.raises(UserError, match="asks for 64 CPU of 2 here: give less by --cpus-per-run"):
+        own.at_once(jobs)

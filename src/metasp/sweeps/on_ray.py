@@ -72,7 +72,9 @@ class OnRay:
         short = [kind for kind, times in room.items() if times < 1]
         lack = ", ".join(f"{needs[k]:g} {k} of {have.get(k, 0.0):g}" for k in short)
         if short and self.where() == LOCAL:
-            raise UserError(f"a run asks for {lack} here: give fewer threads, or --cpus-per-run.")
+            raise UserError(
+                f"a run asks for {lack} here: give less by --cpus-per-run or --gpus-per-run."
+            )
         if short and not self.warned:
             self.warned = True  # no error: a cluster may grow when it is asked for more
             print(f"warning: a run asks for {lack} on the cluster, and waits until it has them",
