@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -15,8 +16,20 @@ from metasp.influence.parallel import packed, unpacked
 from tests.helpers import ROOT
 from tests.influence.parallel_worker import STEPS, data, loss, make_net, train
 
+ABORTED = "exitcode  : -6 "
+
 
 def torchrun(count: int, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess:
+    """The ranks' end. A rank that the C++ below us aborts (seen once in hundreds of groups, before
+    anything was compared) is told as a warning, with all it said, and the group started anew."""
+    done = launch(count, *arguments, timeout=timeout)
+    if ABORTED in done.stderr:
+        warnings.warn(f"a rank was aborted:\n{done.stderr}", stacklevel=2)
+        done = launch(count, *arguments, timeout=timeout)
+    return done
+
+
+def launch(count: int, *arguments: str, timeout: float) -> subprocess.CompletedProcess:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -30,7 +43,7 @@ def torchrun(count: int, *arguments: str, timeout: float = 120) -> subprocess.Co
 @pytest.mark.parametrize("count", [2, 4])
 def test_split_over_ranks_as_in_one_process(tmp_path, count):
     done = torchrun(count, "-m", "tests.influence.parallel_worker", str(tmp_path))
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr
     whole = train()
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(count)]
     for name, value in whole.items():
@@ -44,6 +57,22 @@ def test_split_over_ranks_as_in_one_process(tmp_path, count):
     words = [(tmp_path / f"{rank}.txt").read_text() for rank in range(count)]
     assert all("another rank met a number that is not finite" in w for w in words[:-1])
     assert "of the batch gives a number that is not finite" in words[-1]
+
+
+@pytest.mark.slow
+def test_an_aborted_rank_is_told_and_the_group_started_anew(tmp_path):
+    """The first group's second rank aborts; the second group has a file to see that it is not."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import os, pathlib, sys\n"
+        "seen = pathlib.Path(sys.argv[1])\n"
+        "if os.environ['RANK'] == '1' and not seen.exists():\n"
+        "    seen.touch()\n"
+        "    os.abort()\n"
+    )
+    with pytest.warns(UserWarning, match="a rank was aborted"):
+        done = torchrun(2, str(worker), str(tmp_path / "seen"))
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_packed_comes_back():
