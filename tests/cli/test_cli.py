@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,15 @@ def test_json_is_one_object(tmp_path):
     result = json.loads(done.stdout)
     assert result["spec"]["method"] == "er"
     assert len(result["class_il"]["matrix"]) == 5
+
+
+def test_a_reader_that_goes_away_gets_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "metasp", "list", "methods"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_flags_override_the_spec_file(tmp_path):

@@ -2,7 +2,6 @@
 
 import importlib
 import io
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -83,10 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(fail(error.format_message()))
     except click.Abort:
         sys.exit(fail("stopped.", 130))
-    except BrokenPipeError:
-        # The reader of our output went away (| head): not an error of the user's.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as error:  # a disk, folder or file that is not as it should be
         what = f"cannot use {error.filename}" if error.filename else "the system refused"
         sys.exit(fail(f"{what}: {error.strerror or error}; mend that, or choose another place."))
