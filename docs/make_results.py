@@ -132,6 +132,16 @@ def compare(name: str, *pairs: str) -> str:
     return "\n".join(lines)
 
 
+def across(name: str, other: str, *rows: str) -> str:
+    """Each row in one sweep minus the same row in another."""
+    one, two = groups_of(name), groups_of(other)
+    lines = []
+    for a, b in zip(one, two, strict=True):
+        pairs = [(row, pick(a.rows, row), pick(b.rows, row)) for row in rows]
+        lines += differences(a.title, [(row, x, y) for row, x, y in pairs if x and y])
+    return "\n".join(lines)
+
+
 def against(name: str, base: str) -> str:
     """Every row minus one."""
     lines = []
@@ -243,9 +253,10 @@ STREAMS = {
     "fashion-whole": "Fashion-MNIST",
     "cifar10": "CIFAR-10, small",
     "cifar10-whole": "CIFAR-10",
-    "fashion-online": "Fashion-MNIST, one epoch",
-    "fashion-noise": "noisy Fashion-MNIST",
-    "cifar10-noise": "noisy CIFAR-10",
+    "fashion-online": "Fashion-MNIST, half size, one epoch",
+    "fashion-noise": "noisy Fashion-MNIST, half size",
+    "fashion-noise-whole": "noisy Fashion-MNIST",
+    "cifar10-noise": "noisy CIFAR-10, small",
 }
 QUESTIONS = {
     "Does MetaSP beat ER with its schedule?": "MetaSP/ER + schedule",
@@ -290,6 +301,7 @@ def answer(rows: list[Configuration], stream: str, pair: str, scenario: str) -> 
 KINDS: Mapping[str, Callable[..., str]] = {
     "scores": scores,
     "compare": compare,
+    "across": across,
     "against": against,
     "found": found_labels,
     "rates": rates,

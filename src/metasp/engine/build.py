@@ -108,8 +108,8 @@ def first(given: float | None, default: float) -> float:
 
 
 def faster_channels_last(backbone: str, width: int) -> bool:
-    """Whether the network runs with channels as the innermost axis: up to twice as fast, but the
-    strided 1×1 convolutions of a narrow resnet18 crash that way (see Learner.prepare)."""
+    """Whether the network runs with channels as the innermost axis: faster, but the strided
+    1×1 convolutions of a narrow resnet18 crash that way (see Learner.prepare)."""
     return backbone == "convnet" or (backbone == "resnet18" and width >= 8)
 
 
