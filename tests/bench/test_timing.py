@@ -8,11 +8,13 @@ from metasp.bench.influence import (
     Line,
     Setting,
     Workbench,
+    grown,
+    influence_bench,
     measure,
     measure_memory,
     render,
 )
-from metasp.bench.timing import Timing, interleave, machine, peak_bytes, summary
+from metasp.bench.timing import Timing, interleave, machine, part, peak_bytes, summary
 
 SMALL = Setting(width=2, batch=6, goal=4)
 
@@ -74,3 +76,19 @@ def test_render():
     text = "\n".join(render(InfluenceBench("m", (line,), growth, measure_memory(SMALL))))
     assert "(b) / (c)" in text
     assert "growth" in text
+
+
+def test_a_measurement_tells_how_far_it_is():
+    heard: list[float] = []
+    interleave({"a": lambda: None, "b": lambda: None}, 3, told=part(heard.append, 0.5, 1.0))
+    assert heard == [0.625, 0.75, 0.875, 1.0]
+
+
+def test_the_whole_benchmark_goes_from_nothing_to_all():
+    heard: list[float] = []
+    base = Setting(width=8, batch=4, goal=5)  # torch breaks on narrower nets in channels-last
+    found = influence_bench(repeats=2, setting=base, told=heard.append)
+    assert [line.setting for line in found.growth] == grown(base)
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(1.0)
+    assert len(heard) == 3 * (2 + len(found.growth))

@@ -10,7 +10,7 @@ from torch import nn
 
 from metasp.backbones import build
 from metasp.bench.noise import noise_images, noise_trainer
-from metasp.bench.timing import interleave, machine
+from metasp.bench.timing import Told, interleave, machine, part, silent
 from metasp.engine.build import faster_channels_last
 from metasp.events import StepTaken
 from metasp.types import Streams
@@ -36,17 +36,18 @@ class Row:
         return self.ours / self.bare
 
 
-def measure(repeats: int = 15) -> list[Row]:
+def measure(repeats: int = 15, told: Told = silent) -> list[Row]:
     """Both loops in turn, repeat by repeat, past the first epoch in which the memory fills."""
     torch.set_num_threads(1)
     rows = []
-    for backbone, (width, bound) in CASES.items():
+    for case, (backbone, (width, bound)) in enumerate(CASES.items()):
+        so_far = part(told, case / len(CASES), (case + 1) / len(CASES))
         ours, bare = our_loop(backbone, width), bare_loop(backbone, width)
         calls: dict[str, Callable[[], object]] = {
             "ours": lambda ours=ours: [next(ours) for _ in range(STEPS)],  # type: ignore[misc]
             "bare": lambda bare=bare: [next(bare) for _ in range(STEPS)],  # type: ignore[misc]
         }
-        found = interleave(calls, repeats, warmup=6)
+        found = interleave(calls, repeats, warmup=6, told=so_far)
         times = {name: 1e3 * timing.median / STEPS for name, timing in found.items()}
         spread = max(timing.spread for timing in found.values())
         rows.append(Row(backbone, width, times["ours"], times["bare"], spread, bound))

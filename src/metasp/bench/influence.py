@@ -1,5 +1,7 @@
 """What an influence step costs, as a multiple of a plain rehearsal (ER) step."""
 
+import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,12 +13,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metasp.backbones import build
-from metasp.bench.timing import Timing, interleave, machine, peak_bytes
+from metasp.bench.timing import Timing, Told, interleave, machine, part, peak_bytes, silent
 from metasp.influence import record, sp_influence
 from metasp.influence.pseudo import Pair
 from metasp.types import Streams
 
 LOSS = partial(F.cross_entropy, reduction="none")
+
+COST = {"er": 1, "released": 9, "ours": 4.5, "head": 1.7, "er uncoupled": 1, "uncoupled": 4}
+"""The kinds of step, and roughly how many ER steps one of them costs."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,7 @@ def measure(
     names: tuple[str, ...],
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
+    told: Told = silent,
 ) -> Line:
     """Interleaved timings of some kinds of step in one setting."""
     bench = Workbench(setting)
@@ -149,7 +155,7 @@ def measure(
         "er uncoupled": lambda: bench.apart(bench.er),
         "uncoupled": lambda: bench.apart(bench.ours),
     }
-    seconds = interleave({name: kinds[name] for name in names}, repeats, clock=clock)
+    seconds = interleave({name: kinds[name] for name in names}, repeats, clock=clock, told=told)
     return Line(setting, seconds, dict(bench.paths))
 
 
@@ -159,8 +165,9 @@ def influence_bench(
     threads: int = 1,
     setting: Setting | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    told: Told = silent,
 ) -> InfluenceBench:
-    """Measure everything; about five minutes with growth, two without.
+    """Measure everything; about eight minutes with growth, four without.
 
     On a machine that others use, ``clock=time.process_time`` (one thread) leaves out their share.
     """
@@ -168,24 +175,35 @@ def influence_bench(
     torch.set_num_threads(threads)
     base = setting or Setting()
     try:
-        all_kinds = ("er", "released", "ours", "head", "er uncoupled", "uncoupled")
-        main = tuple(
-            measure(replace(base, channels_last=last), all_kinds, repeats, clock)
-            for last in (False, True)
-        )
-        lines: list[Line] = []
+        jobs = [(replace(base, channels_last=last), tuple(COST), repeats) for last in (False, True)]
         if growth:
-            others = [
-                replace(base, goal=v) for v in (base.goal // 5, base.goal // 2, base.goal * 2)
-            ]
-            others += [replace(base, batch=n) for n in (base.batch // 2, base.batch * 2)]
-            others += [replace(base, steps=k) for k in (2, 3, 5)]
-            others += [replace(base, width=w) for w in (base.width // 2, base.width * 2)]
-            few = max(2, repeats // 3)
-            lines = [measure(other, ("er", "ours"), few, clock) for other in others]
-        return InfluenceBench(machine(), main, tuple(lines), measure_memory(base))
+            jobs += [(other, ("er", "ours"), max(2, repeats // 3)) for other in grown(base)]
+        ends = list(itertools.accumulate(expected(*job) for job in jobs))
+        lines = [
+            measure(*job, clock, part(told, low / ends[-1], high / ends[-1]))
+            for job, low, high in zip(jobs, [0.0, *ends], ends)
+        ]
+        return InfluenceBench(machine(), tuple(lines[:2]), tuple(lines[2:]), measure_memory(base))
     finally:
         torch.set_num_threads(before)
+
+
+def grown(base: Setting) -> list[Setting]:
+    """The setting with one thing changed at a time."""
+    return [
+        *(replace(base, goal=v) for v in (base.goal // 5, base.goal // 2, base.goal * 2)),
+        *(replace(base, batch=n) for n in (base.batch // 2, base.batch * 2)),
+        *(replace(base, steps=k) for k in (2, 3, 5)),
+        *(replace(base, width=w) for w in (base.width // 2, base.width * 2)),
+    ]
+
+
+def expected(setting: Setting, names: tuple[str, ...], repeats: int) -> float:
+    """Roughly how long such a measurement takes beside others: only the bar's ETA hangs on it."""
+    more_steps = 1.5 * setting.steps if setting.steps > 1 else 1.0
+    multiples = sum(COST[name] * (1.0 if name == "er" else more_steps) for name in names)
+    size = math.pow(setting.width, 1.5) * (setting.batch + setting.goal / 2)
+    return (repeats + 1) * multiples * size
 
 
 def measure_memory(setting: Setting) -> dict[str, int]:

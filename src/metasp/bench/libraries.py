@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from metasp.bench.timing import machine
+from metasp.bench.timing import Told, machine, part, silent
 from metasp.influence import example_influence
 from metasp.influence.approximation import trained
 from metasp.influence.hessian import curvature, influence_matrix
@@ -134,21 +134,23 @@ def pydvl_scores(model: nn.Module, train: Pair, test: Pair, damping: float) -> T
     return scores
 
 
-def compare(train: Pair, test: Pair, damping: float = 3.0, some: int = 50) -> list[Rival]:
+def compare(
+    train: Pair, test: Pair, damping: float = 3.0, some: int = 50, told: Told = silent
+) -> list[Rival]:
     """All comparisons, float32, on a net after 150 steps of full-batch descent."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         model = trained((train[0].double(), train[1]), seed=1231).float()
         return [
-            *first_order(model, train, test),
+            *first_order(model, train, test, part(told, 0.0, 0.8)),
             second_order(model, train, test, damping, some),
         ]
     finally:
         torch.set_num_threads(before)
 
 
-def first_order(model: nn.Module, train: Pair, test: Pair) -> list[Rival]:
+def first_order(model: nn.Module, train: Pair, test: Pair, told: Told) -> list[Rival]:
     """captum and Kronfluence against our one-step influence (lr so small that it stays put)."""
     lr = 1e-4
     ours = {
@@ -166,6 +168,7 @@ def first_order(model: nn.Module, train: Pair, test: Pair) -> list[Rival]:
         for name, score in scorers.items():
             theirs, scores = timed(partial(score, model, train, test, what == "matrix"), 3)
             rivals.append(Rival(name, what, theirs, seconds, abs(pearson(scores, mine))))
+            told(len(rivals) / (len(ours) * len(scorers)))
     return rivals
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from metasp.bench.timing import interleave
+from metasp.bench.timing import Told, interleave, silent
 from metasp.influence import Ranks, record, sp_influence
 from metasp.methods.weighting import released
 from metasp.types import Streams
@@ -36,9 +36,13 @@ class Row:
     seconds: float
 
 
-def measure(counts: Sequence[int] = COUNTS, repeats: int = 5) -> list[Row]:
+def measure(counts: Sequence[int] = COUNTS, repeats: int = 5, told: Told = silent) -> list[Row]:
     """Start each number of processes with torchrun, on this machine and over gloo."""
-    return [Row(**json.loads(launched(count, repeats))) for count in counts]
+    rows = []
+    for done, count in enumerate(counts, 1):
+        rows.append(Row(**json.loads(launched(count, repeats))))
+        told(done / len(counts))
+    return rows
 
 
 def launched(count: int, repeats: int) -> str:

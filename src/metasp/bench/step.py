@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from metasp.bench.noise import noise_images, noise_trainer
-from metasp.bench.timing import interleave, machine
+from metasp.bench.timing import Told, interleave, machine, part, silent
 from metasp.engine import Trainer
 from metasp.events import StepTaken
 from metasp.methods import METHODS
@@ -17,6 +17,7 @@ from metasp.methods import METHODS
 TASK = 2  # the third
 MEMORY = 500
 BATCH = 32
+WAY = 0.1  # roughly, the part of the time that goes into reaching the third task
 LIMITS = {
     "agem": 1.5,
     "hal": 2.8,
@@ -45,13 +46,21 @@ class Row:
 
 
 def measure(
-    rounds: int = 7, names: Sequence[str] = (), backbone: str = "resnet18", width: int = 20
+    rounds: int = 7,
+    names: Sequence[str] = (),
+    backbone: str = "resnet18",
+    width: int = 20,
+    told: Told = silent,
 ) -> list[Row]:
     """Time one step of each method in turn, round after round, so that a slow moment of the
     machine meets all of them; a ratio is that of the medians."""
     torch.set_num_threads(1)
     chosen = ["er", *(name for name in names or METHODS if name != "er")]
-    timings = interleave({name: one_step(name, backbone, width) for name in chosen}, rounds)
+    calls = {}
+    for done, name in enumerate(chosen, 1):
+        calls[name] = one_step(name, backbone, width)
+        told(WAY * done / len(chosen))
+    timings = interleave(calls, rounds, told=part(told, WAY, 1.0))
     er, paper = timings["er"].median, paper_ratios()
     rows = [
         Row(

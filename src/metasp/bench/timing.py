@@ -1,5 +1,6 @@
 """Timing that survives a busy machine: everything interleaved in one process, medians reported."""
 
+import os
 import platform
 import statistics
 import time
@@ -8,6 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+Told = Callable[[float], None]
+"""Hears what part of a measurement is done, from 0 to 1."""
+
+
+def silent(done: float) -> None:
+    """Tells nobody."""
+
+
+def part(told: Told, low: float, high: float) -> Told:
+    """For a piece of a measurement that leads from ``low`` to ``high`` of the whole."""
+    return lambda done: told(low + (high - low) * done)
 
 
 @dataclass(frozen=True)
@@ -29,6 +42,7 @@ def interleave(
     repeats: int,
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    told: Told = silent,
 ) -> dict[str, Timing]:
     """Run all calls in turn, ``repeats`` times; a slow moment then hits all of them alike.
 
@@ -41,6 +55,7 @@ def interleave(
             call()
             if turn >= 0:
                 seconds[name].append(clock() - start)
+        told((warmup + turn + 1) / (warmup + repeats))
     return {name: summary(values) for name, values in seconds.items()}
 
 
@@ -54,6 +69,7 @@ def summary(values: list[float]) -> Timing:
 
 def peak_bytes(call: Callable[[], object]) -> int:
     """The most memory that tensors made during ``call`` take at one time (CPU)."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes on the terminal
     activity = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activity, profile_memory=True) as profile:
         call()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from metasp.bench.noise import noise_images, noise_trainer
-from metasp.bench.timing import machine
+from metasp.bench.timing import Told, machine, silent
 from metasp.events import Event, TaskFinished
 
 EPOCHS = 10  # influence in the last one, as in 5 of the paper's 50
@@ -28,7 +28,7 @@ class Row:
     later: float
 
 
-def measure(backbone: str = "resnet18", width: int = 20) -> list[Row]:
+def measure(backbone: str = "resnet18", width: int = 20, told: Told = silent) -> list[Row]:
     """Run the methods side by side, one task of each in turn, testing and selection included."""
     torch.set_num_threads(1)
     benchmark = noise_images(PER_CLASS)
@@ -48,6 +48,7 @@ def measure(backbone: str = "resnet18", width: int = 20) -> list[Row]:
                 if isinstance(event, TaskFinished):
                     break
             spent[name].append(time.perf_counter() - began)
+            told(sum(map(len, spent.values())) / (len(METHODS) * len(benchmark.tasks)))
     er = spent["er"]
     return [
         Row(name, sum(own), sum(own) / sum(er), sum(own[1:]) / sum(er[1:]))
