@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 
-from metasp.cli.suspects import tables as suspect_tables
 from metasp.reports.configurations import Configuration, Group, flat, group
 from metasp.reports.figures import Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
@@ -28,6 +28,7 @@ from metasp.reports.scores import Comparison, score_tables
 from metasp.reports.statistics import holm, paired
 from metasp.reports.suspects import WAYS, quality, score_examples
 from metasp.reports.tables import SCENARIO_WORDS
+from metasp.store import open_run
 
 ROOT = Path(__file__).parent.parent
 RESULTS, TEMPLATE, PAGE = ROOT / "results", ROOT / "docs/results.template", ROOT / "docs/results.md"
@@ -76,19 +77,38 @@ def fits(spec: Mapping[str, Any], must: Mapping[str, Any]) -> bool:
 
 
 def collect(runs: Path, name: str) -> None:
-    """Spec, result and, where labels were flipped, how well they are found, of each run."""
+    """Spec, result and, where labels were flipped, how well they are found and how many of them
+    the memory holds, of each run."""
     for record in gather([runs]).records:
         folder = RESULTS / name / record.path.name
         folder.mkdir(parents=True, exist_ok=True)
         for file in ("spec.toml", "result.json"):
             shutil.copyfile(record.path / file, folder / file)
-        if float(record.spec["label_noise"]) and "shuffle_influence" in flat(record.spec):
-            columns, noise = suspect_tables(record.path)
-            if noise is None:
-                raise SystemExit(f"{record.path} has flipped labels but no table of them")
+        run = open_run(record.path)
+        if (noise := run.noise()) is None:
+            continue
+        held = run.memory()["id"]
+        wrong: dict[str, Any] = {"held": len(held), "wrong": int(np.isin(held, noise["id"]).sum())}
+        if (columns := run.influence()) is not None:
             scores = score_examples(columns)
             found = {way: quality(scores, way, noise["id"]) for way in WAYS}
             (folder / "suspects.json").write_text(json.dumps(found, indent=1) + "\n")
+            wrong["tenths"] = wrong_by_tenths(columns, noise["id"])
+        (folder / "wrong.json").write_text(json.dumps(wrong) + "\n")
+
+
+def wrong_by_tenths(columns: Mapping[str, Any], flipped: Any) -> list[float]:
+    """The part of wrong labels in each tenth of a task's new examples by their mean I*, from the
+    most helpful on; the mean over tasks."""
+    tasks, fused = np.asarray(columns["task"]), np.asarray(columns["fused"], dtype=np.float64)
+    wrong = np.isin(columns["id"], flipped)
+    known = (np.asarray(columns["source"]) == "new") & ~np.isnan(fused)
+    shares = []
+    for task in np.unique(tasks[known]):
+        rows = np.flatnonzero(known & (tasks == task))
+        ordered = wrong[rows[np.argsort(fused[rows], kind="stable")]]
+        shares.append([float(tenth.mean()) for tenth in np.array_split(ordered, 10)])
+    return [round(float(share), 4) for share in np.mean(shares, axis=0)]
 
 
 def groups_of(name: str) -> list[Group]:
@@ -175,21 +195,40 @@ def difference(test: Any, corrected: float) -> str:
 
 
 def found_labels(name: str) -> str:
-    """Area under the ROC curve of each way to find the flipped labels."""
-    lines = [pipes(["run", "seeds", *WAYS]), pipes(["---", *["---:"] * 4])]
+    """Area under the ROC curve of each way to find the flipped labels, and how many of them the
+    memory ends with."""
+    lines = [pipes(["run", "seeds", *WAYS, "wrong in memory, %"]), pipes(["---", *["---:"] * 5])]
     for each in groups_of(name):
         for row in each.rows:
-            files = [run.path / "suspects.json" for run in row.runs.values()]
-            files = [file for file in files if file.exists()]
-            if not files:
-                continue
-            parts = [json.loads(file.read_text()) for file in files]
-            cells = [spread([part[way]["area"] for part in parts], 3) for way in WAYS]
-            lines.append(pipes([md(row.label), str(len(files)), *cells]))
+            found, memories = (read(row, file) for file in ("suspects.json", "wrong.json"))
+            cells = [spread([part[way]["area"] for part in found], 3) for way in WAYS]
+            kept = spread([100 * part["wrong"] / part["held"] for part in memories], 1)
+            lines.append(pipes([md(row.label), str(len(memories)), *cells, kept]))
     return "\n".join(lines)
 
 
+def tenths(*names: str) -> str:
+    """Of MetaSP on each stream: the part of wrong labels among the examples of each tenth by I*."""
+    lines = [pipes(["tenth by I*", "lowest", *map(str, range(2, 10)), "highest"])]
+    lines.append(pipes(["---", *["---:"] * 10]))
+    for name in names:
+        rows = [row for each in groups_of(name) if (row := pick(each.rows, "MetaSP"))]
+        means = np.mean(
+            [part["tenths"] for row in rows for part in read(row, "wrong.json")], axis=0
+        )
+        lines.append(pipes([STREAMS[name], *(f"{100 * mean:.0f}" for mean in means)]))
+    return "\n".join(lines)
+
+
+def read(row: Configuration, name: str) -> list[dict[str, Any]]:
+    """What a file of each run of a configuration says, where there is one."""
+    files = [run.path / name for run in row.runs.values()]
+    return [json.loads(file.read_text()) for file in files if file.exists()]
+
+
 def spread(values: list[float], digits: int) -> str:
+    if not values:
+        return "–"
     mean = f"{statistics.mean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
@@ -304,6 +343,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "across": across,
     "against": against,
     "found": found_labels,
+    "tenths": tenths,
     "rates": rates,
     "duration": duration,
     "text": text,
