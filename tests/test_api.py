@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from torch.utils.data import TensorDataset
 
 import metasp
@@ -38,3 +39,13 @@ def test_a_run_in_three_lines(tmp_path, capsys):
     assert len(own["class_il"]["matrix"]) == 2
     with pytest.raises(UserError, match="did you mean 'epochs'"):
         metasp.run(method="er", epoch=1, runs=tmp_path)
+
+
+def test_a_run_gives_the_number_of_threads_back(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        metasp.run(method="er", runs=tmp_path, epochs=1, limit_per_class=20, threads=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

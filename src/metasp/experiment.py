@@ -47,7 +47,14 @@ class Experiment:
 
     def events(self) -> Iterator[Event]:
         """Train to the end from wherever the run stands, storing as it goes."""
+        before = torch.get_num_threads()
         torch.set_num_threads(self.spec.threads)
+        try:
+            yield from self._events()
+        finally:
+            torch.set_num_threads(before)
+
+    def _events(self) -> Iterator[Event]:
         self.trainer = trainer = build_trainer(self.spec, self.benchmark)
         with self.directory.open(self.spec, fresh=self.force):
             self.directory.keep_noise(self.benchmark.flipped)

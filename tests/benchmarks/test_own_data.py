@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 import metasp
 from metasp.benchmarks import load_benchmark
 from metasp.cli import main
+from metasp.engine import build_trainer
 from metasp.errors import UserError
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
@@ -92,6 +93,21 @@ def test_constants_come_from_train_rows_alone(tmp_path: Path) -> None:
     assert np.allclose(first.mean, ROWS.mean(0), rtol=1e-3)
     assert np.allclose(first.std, ROWS.std(0), rtol=1e-3)
     assert first.digest != second.digest
+
+
+@pytest.mark.parametrize(("offset", "scale"), [(1_004_321.0, 1.0), (0.0, 1e-7), (-3e5, 20.0)])
+def test_a_table_reaches_the_network_with_mean_0_and_deviation_1(offset, scale, tmp_path):
+    """Wherever it lies; a column that never changes becomes 0."""
+    rows = np.concatenate([offset + scale * ROWS, np.full((len(ROWS), 1), 7e6)], 1)
+    test = rows[:12]
+    where = npz(tmp_path, inputs=rows, labels=SIX, test_inputs=test, test_labels=np.arange(12) % 6)
+    experiment = prepare(RunSpec(benchmark=where, tasks=1, backbone="mlp", method="er"), tmp_path)
+    trainer = build_trainer(experiment.spec, experiment.benchmark)
+    train = trainer.tasks[0].train
+    seen = trainer.learner.plain(train.take(torch.arange(len(train)))).inputs.numpy()
+    np.testing.assert_allclose(seen.mean(0), 0.0, atol=0.05)  # float32 has no more of it
+    np.testing.assert_allclose(seen.std(0)[:-1], 1.0, atol=0.05)
+    assert (seen[:, -1] == 0).all()
 
 
 def test_held_out_rows_never_reach_training_memory_or_constants(tmp_path: Path) -> None:

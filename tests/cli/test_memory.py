@@ -11,6 +11,7 @@ from metasp.cli import main
 from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.experiment import Interrupted
+from metasp.reports.explorer import build_page
 from metasp.store import RunDir
 from metasp.store.checkpoints import load_latest
 from metasp.store.files import locked
@@ -266,3 +267,20 @@ def test_mistakes(tiny, capsys, arguments, words):
         main(["memory", *(run if part == "RUN" else part for part in arguments)])
     assert stop.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_page_made_while_examples_are_forgotten_does_not_stay(tiny, capsys, monkeypatch):
+    directory = finish(tiny(method="metasp-rehsel"))
+    gone = int(directory.memory()["id"][0])
+
+    def forgetting_meanwhile(*arguments):
+        built = build_page(*arguments)
+        directory.forget([gone])
+        return built
+
+    monkeypatch.setattr("metasp.cli.explore.build_page", forgetting_meanwhile)
+    with pytest.raises(SystemExit) as stop:
+        main(["explore", str(directory.path)])
+    assert stop.value.code == 2
+    assert "examples were forgotten while the page was made" in capsys.readouterr().err
+    assert not list(directory.path.glob("*.html"))

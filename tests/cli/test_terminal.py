@@ -139,6 +139,25 @@ def test_another_number_of_epochs_rehearses_in_all_of_them(tmp_path):
         assert spec_from(tmp_path / "spec.toml", {"epochs": 4}).rehearse_last == 2
 
 
+def test_another_method_or_network_does_not_get_what_the_stored_one_was_given(tmp_path):
+    stored = RunSpec(
+        method="er", lr=0.1, momentum=0.0, weight_decay=0.0, selection="reservoir", memory=70,
+        backbone="convnet", width=16, data_digest="0" * 16,
+    )  # fmt: skip
+    file = tmp_path / "spec.toml"
+    file.write_text(stored.to_toml())
+    same = spec_from(file, {"seed": 5})
+    assert (same.lr, same.selection, same.width) == (0.1, "reservoir", 16)
+    other = spec_from(file, {"method": "gem", "backbone": "resnet18"})
+    assert (other.lr, other.momentum, other.weight_decay, other.selection) == (None,) * 4
+    assert other.width is None
+    assert other.memory == 70
+    assert spec_from(file, {"method": "gem", "lr": 0.5}).lr == 0.5
+    file.write_text(RunSpec(method="er", lr=0.1, width=16).to_toml())  # written by hand
+    mine = spec_from(file, {"method": "gem", "backbone": "resnet18"})
+    assert (mine.lr, mine.width) == (0.1, 16)
+
+
 def test_a_sweep_does_not_run_files_that_happen_to_lie_there(tmp_path):
     """Started as people do: the installed script does not look where it stands."""
     (tmp_path / "json.py").write_text("raise SystemExit('this was executed')")

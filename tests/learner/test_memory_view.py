@@ -135,3 +135,11 @@ def test_anchors_learned_from_a_forgotten_example_go_with_it():
     learner.forget(ids=[second])
     learner.learn(pair(1, 60), progress=False)
     assert len(hal.anchors) == 2
+
+
+def test_a_view_that_is_kept_shows_what_came_later():
+    learner = quick(memory=30).learn(pair(0, 60), progress=False)
+    view = learner.memory
+    learner.learn(pair(1, 60), progress=False)
+    assert view.table() == learner.memory.table()
+    assert set(view.table()["task"].to_pylist()) == {0, 1}

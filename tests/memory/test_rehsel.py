@@ -130,3 +130,13 @@ def test_the_worst_are_dropped_evenly_over_tasks_and_classes():
             assert kept == sorted(kept, reverse=True), "a better one was dropped before a worse"
             sizes.append(sum(kept))
         assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e5])
+def test_kmeans_goes_by_distance_wherever_the_rows_lie(offset):
+    points, group = blobs(spread=0.5)
+    points = points + offset
+    nearest, distance = kmeans(lambda rows: points[rows], len(points), 6, Streams(3)["k"])
+    for label in range(6):
+        assert len(nearest[group == label].unique()) == 1
+    assert distance.max() < 10

@@ -1,6 +1,7 @@
 """HAL: anchors that would be forgotten, and predictions on them that are held."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -143,3 +144,12 @@ def test_the_mean_feature_follows_the_new_examples_of_the_task():
         expected = mean if expected is None else 0.25 * expected + 0.75 * mean
         method.step(new, None)
     torch.testing.assert_close(method.mean_feature, expected)
+
+
+def test_a_task_whose_every_label_is_of_another_one_leaves_no_anchor():
+    trainer = with_anchors()
+    before = trainer.method.anchors.clone()
+    trainer.method.end_task(replace(trainer.tasks[2], classes=(10_000,)))
+    assert torch.equal(trainer.method.anchors, before)
+    trainer.method.end_task(trainer.tasks[2])
+    assert len(trainer.method.anchors) > len(before)

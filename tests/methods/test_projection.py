@@ -81,6 +81,19 @@ def test_the_dual_with_margin_and_ridge_is_solved_at_any_scale(seed, scale):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_short_gradient_beside_a_long_one_counts(seed, ridge):
+    """In float32, as in training: what is left out as rounding must not be a short gradient."""
+    lengths = torch.tensor([[1e-3], [90.0], [5.0]])
+    past = (lengths * torch.nn.functional.normalize(vectors(seed, 3, 40), dim=1)).float()
+    inner = past @ vectors(seed + 70, 40).float()
+    found = dual_weights(past @ past.T, inner, margin=0.5, ridge=ridge).numpy()
+    quadratic = (past @ past.T).double().numpy() + ridge * np.eye(3)
+    expected = by_enumeration(quadratic, inner.double().numpy(), 0.5)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_margin_leaves_the_constraints_satisfied_up_to_the_ridge():
     for seed in range(20):
         gradient, past = vectors(seed, 12), vectors(seed + 50, 3, 12)

@@ -1,5 +1,6 @@
 """The main table: groups, labels, bold, bullets, missing seeds, published figures."""
 
+import json
 from dataclasses import fields
 
 import pytest
@@ -10,6 +11,7 @@ from metasp.reports.configurations import SELECTION, group, unusual
 from metasp.reports.paper import as_published
 from metasp.reports.records import gather
 from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.special import rehearsal_tables
 from tests.reports.made import make_run
 
 
@@ -198,3 +200,24 @@ def test_a_single_seed_is_not_tested_and_the_table_says_so(tmp_path):
     assert not any(c.mark for row in table.rows for c in row)
     assert any("no tests" in note for note in table.notes)
     assert not any("significantly" in note for note in table.notes)
+
+
+def test_a_run_that_trained_without_forgotten_examples_is_named(tmp_path):
+    for seed in (1, 2):
+        make_run(tmp_path, 0.5, method="er", seed=seed)
+    odd = make_run(tmp_path, 0.5, method="er", seed=3)
+    result = json.loads((odd / "result.json").read_text())
+    result["forgotten"] = {"examples": 190, "undisturbed": False}
+    (odd / "result.json").write_text(json.dumps(result))
+    notes = score_tables(group(gather([tmp_path]).records), Comparison())[0].notes
+    assert [note for note in notes if "forget" in note] == [
+        "er, seed 3, was trained without the 190 examples that it was told to forget."
+    ]
+
+
+def test_the_published_ablation_is_shown_beside_its_own_memory_only(tmp_path):
+    for memory in (300, 500):
+        make_run(tmp_path, 0.5, method="metasp-rehsel", benchmark="split-cifar10", memory=memory)
+    tables = rehearsal_tables(group(gather([tmp_path]).records), True)
+    shown = {table.data[0]["memory"]: "published" in " ".join(table.header) for table in tables}
+    assert shown == {300: False, 500: True}

@@ -227,3 +227,26 @@ def test_a_copy_in_the_folder_of_checkpoints_does_not_stop_forgetting(tiny):
     assert run.forget(held[:2]) == sorted(held[:2])
     assert not set(held[:2]) & set(run.memory()["id"])
     assert copy.exists()
+
+
+def test_a_disk_that_does_not_answer_costs_no_checkpoint(tiny):
+    run = interrupted(tiny(options={"checkpoint_seconds": 0.0}), 7)
+    latest = sorted((run.path / "checkpoint").glob("*.safetensors"))[-1]
+    kept, log = latest.with_suffix(".kept"), (run.path / "events.jsonl").read_bytes()
+    latest.rename(kept)
+    latest.mkdir()  # reading it fails as it does on a broken disk, whoever reads
+    with pytest.raises(UserError, match=r"cannot read checkpoint .* nothing was changed"):
+        finish(tiny())
+    latest.rmdir()
+    kept.rename(latest)
+    assert (run.path / "events.jsonl").read_bytes() == log
+    assert_same_run(finish(tiny()), finish(tiny("undisturbed")))
+
+
+def test_a_checkpoint_of_another_version_is_left_as_it_is(tiny, monkeypatch):
+    run = interrupted(tiny(options={"checkpoint_seconds": 0.0}), 7)
+    before = {path.name for path in (run.path / "checkpoint").iterdir()}
+    monkeypatch.setattr("metasp.store.checkpoints.FORMAT", 2)
+    with pytest.raises(UserError, match="has format 1 and this version of metasp reads 2"):
+        finish(tiny())
+    assert {path.name for path in (run.path / "checkpoint").iterdir()} == before

@@ -129,3 +129,12 @@ def test_the_listed_name_is_the_one_a_single_run_would_have(tmp_path):
     ):
         (job,) = jobs_of([spec], tmp_path, None)
         assert job.path == prepare(spec, tmp_path).directory.path
+
+
+def test_an_override_wins_however_the_setting_is_written():
+    table = {"settings": {"pseudo_steps": 2}}
+    grid = {"pseudo_steps": [1, 3]}
+    sweep = {"method": "metasp", **table, "grid": grid}
+    assert [s.settings["pseudo_steps"] for s in expand(parse(sweep, "my.toml"))] == [1, 3]
+    sweep["override"] = {"metasp": {"settings": {"pseudo_steps": 5}}}
+    assert [s.settings["pseudo_steps"] for s in expand(parse(sweep, "my.toml"))] == [5]

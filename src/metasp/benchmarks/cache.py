@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -194,7 +195,7 @@ def content_digest(files: Sequence[Path], root: Path) -> str:
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that appears under its name only when the block ends well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with caching(path.parent), open(temporary, "wb") as file:
             yield file

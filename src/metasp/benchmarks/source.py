@@ -101,19 +101,29 @@ def constants(train: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the train examples by channel (or by column of a table), on
     the scale from 0 to 1 for bytes."""
     total = square = torch.zeros((), dtype=torch.float64)
+    origin: Tensor | None = None  # near the mean: far from zero, squares would drown the spread
     for start in range(0, len(train), CHUNK):
         chunk = train.take(torch.arange(start, min(start + CHUNK, len(train)))).inputs
         values = (chunk.float() / 255 if chunk.dtype == torch.uint8 else chunk).double()
+        if origin is None:
+            first = values[0].flatten(1)[:, 0] if values.dim() > 2 else values[0]
+            origin = first.reshape(1, -1, *(1,) * (values.dim() - 2))
+        values = values - origin
         others = [axis for axis in range(values.dim()) if axis != 1]
         total = total + values.sum(others)
         square = square + values.square().sum(others)
     count = len(train) * train.source[0].numel() // train.source.shape[1]
-    mean = total / count
-    std = (square / count - mean.square()).clamp(min=0).sqrt()
-    std[std < 1e-6] = 1.0  # a constant column carries nothing; it must not become infinite
-    return tuple(rounded(mean)), tuple(rounded(std))
+    shift = total / count
+    std = (square / count - shift.square()).clamp(min=0).sqrt()
+    std[std == 0] = 1.0  # a constant column carries nothing; it must not become infinite
+    mean = shift if origin is None else shift + origin.flatten()
+    spreads = std.tolist()
+    means = tuple(rounded(value, spread / 1000) for value, spread in zip(mean.tolist(), spreads))
+    return means, tuple(rounded(spread, spread / 1000) for spread in spreads)
 
 
-def rounded(values: Tensor) -> list[float]:
-    """To four significant digits, so that the last bits of a sum do not matter."""
-    return [float(f"{value:.4g}") for value in values.tolist()]
+def rounded(value: float, slack: float) -> float:
+    """To four significant digits, so that the last bits of a sum do not matter, or to as many more
+    as it takes to come within ``slack``."""
+    tries = (float(f"{value:.{digits}g}") for digits in range(4, 18))
+    return next((near for near in tries if abs(near - value) <= slack), value)

@@ -60,10 +60,14 @@ def command(
     if typed("port") and not serve:
         raise UserError("--port is for --serve: add that, or leave it out.")
     runs = [open_run(path) for path in (run, run_b) if path is not None]
+    gone = [each.forgotten() for each in runs]
     material, names = examples_of(runs[0].spec(), data)
     built = build_page(runs, material, names, max_examples)
     target = out or runs[0].page(*runs[1:])
     write_page(target, built.content)
+    if [each.forgotten() for each in runs] != gone:
+        target.unlink(missing_ok=True)
+        raise UserError("examples were forgotten while the page was made: make it again.")
     why = material.why if isinstance(material, Missing) else None
     if as_json:
         told = {"page": str(target), "bytes": len(built.content), "without_pictures": why}

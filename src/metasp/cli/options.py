@@ -134,6 +134,9 @@ def spec_options(function: Command) -> Command:
     return settings_options(RunSpec, skip=("settings", "data_digest"))(function)
 
 
+OF_THE_METHOD = ("lr", "momentum", "weight_decay", "selection")
+
+
 def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
     """A spec from a TOML file (or the defaults) and the flags that override it."""
     own = {entry.name for entry in fields(RunSpec)}
@@ -143,6 +146,11 @@ def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
     # The spec of a stored run says "all of them" by their number.
     if spec.data_digest is not None and spec.rehearse_last == spec.epochs:
         flags.setdefault("rehearse_last", flags.get("epochs", spec.epochs))
+    # And it names what the method and the network gave it, which others do not get.
+    if spec.data_digest is not None and flags.get("method", spec.method) != spec.method:
+        flags = {**dict.fromkeys(OF_THE_METHOD), **flags}
+    if spec.data_digest is not None and flags.get("backbone", spec.backbone) != spec.backbone:
+        flags = {"width": None, **flags}
     kept = spec.settings if flags.get("method", spec.method) == spec.method else {}
     settings = {**kept, **{k: v for k, v in chosen.items() if k not in own}}
     return spec.with_(**flags, settings=settings)

@@ -154,7 +154,7 @@ class ContinualLearner:
     @property
     def memory(self) -> MemoryView:
         """What is stored: a read-only dataset, with a table to audit it."""
-        return MemoryView(self._trainer.learner.memory, self._history, tuple(self._learned))
+        return MemoryView(self._trainer.learner.memory, self._history, self._learned)
 
     @property
     def removed(self) -> list[dict[str, Any]]:

@@ -44,10 +44,12 @@ def assign(rows: Rows, count: int, centres: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest centre of each row, and the squared distance to it."""
     nearest = torch.empty(count, dtype=torch.long)
     distance = torch.empty(count, dtype=centres.dtype)
-    norms = centres.square().sum(1)
+    middle = centres.mean(0)  # far from zero, distances would drown in the rounding of norms
+    around = centres - middle
+    norms = around.square().sum(1)
     for part in torch.split(torch.arange(count), CHUNK):
         chunk = rows(part)
-        gaps = torch.addmm(norms[None], chunk, centres.T, alpha=-2)
+        gaps = torch.addmm(norms[None], chunk - middle, around.T, alpha=-2)
         nearest[part] = gaps.argmin(1)
         # Not from the gaps: there a small distance drowns in the rounding of large norms.
         distance[part] = (chunk - centres[nearest[part]]).square_().sum(1)

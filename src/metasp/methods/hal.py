@@ -105,6 +105,8 @@ class HAL(Method):
         if not len(self.learner.memory):
             return
         starts = self.starts(task)
+        if starts is None:
+            return
         learned = self.learn_anchors(starts, self.forgetful())
         if self.anchors is None or self.anchors_ids is None:
             self.anchors, self.anchors_ids = learned, starts.ids
@@ -118,12 +120,14 @@ class HAL(Method):
         kept = torch.nonzero(~torch.isin(self.anchors_ids, ids)).flatten()
         self.anchors, self.anchors_ids = self.anchors[kept], self.anchors_ids[kept]
 
-    def starts(self, task: Task) -> Batch:
-        """A random example of each of the task's classes, as network inputs. (Wrong labels may be
-        of classes that are not the task's.)"""
+    def starts(self, task: Task) -> Batch | None:
+        """A random example of each of the task's classes, as network inputs; None where every
+        label is wrong and of a class that is not the task's."""
         learner, labels = self.learner, task.train.labels.cpu()
         own = sorted({*labels.tolist()} & {*task.classes})
         rows = [torch.nonzero(labels == label).flatten() for label in own]
+        if not own:
+            return None
         draw = learner.streams["anchors"]
         chosen = [each[torch.randint(len(each), (1,), generator=draw)] for each in rows]
         return learner.plain(task.train.take(torch.cat(chosen)))

@@ -38,19 +38,22 @@ def dual_weights(gram: Tensor, inner: Tensor, margin: float = 0.0, ridge: float 
 
     With v = margin + u and P = A'A this is the non-negative least squares problem of u. A comes
     from the eigenvectors, so that a P without full rank (dependent gradients) is no exception:
-    what lies outside its range is rounding, and is left out."""
+    what lies outside its range is rounding, and is left out. Gradients are brought to one length
+    first, as beside a long one all of a short one would be left out."""
     size = len(inner)
     given = gram.double().cpu().numpy()
     quadratic = (given + given.T) / 2 + ridge * np.eye(size)
     linear = inner.double().cpu().numpy() + quadratic @ np.full(size, margin)
-    values, vectors = np.linalg.eigh(quadratic)
+    lengths = np.sqrt(np.diag(quadratic))
+    lengths[lengths == 0] = 1.0
+    values, vectors = np.linalg.eigh(quadratic / np.outer(lengths, lengths))
     kept = values > max(values[-1], 0.0) * size * torch.finfo(gram.dtype).eps
     if not kept.any():
         return torch.full((size,), margin, dtype=torch.float64)
     root = np.sqrt(values[kept])
     factor = root[:, None] * vectors.T[kept]
-    above = _non_negative(factor, -(vectors.T[kept] @ linear) / root)
-    return torch.from_numpy(margin + above)
+    above = _non_negative(factor, -(vectors.T[kept] @ (linear / lengths)) / root)
+    return torch.from_numpy(margin + above / lengths)
 
 
 def _non_negative(matrix: Array, target: Array) -> Array:

@@ -207,6 +207,12 @@ def notes_of(
         missing = [str(seed) for seed in group.seeds if seed not in row.seeds]
         if missing:
             notes.append(f"{row.label} lacks seed {', '.join(missing)}: left out of its pairs.")
+        for seed, run in row.runs.items():
+            if not run.result.get("forgotten", {}).get("undisturbed", True):
+                notes.append(
+                    f"{row.label}, seed {seed}, was trained without the "
+                    f"{run.result['forgotten']['examples']} examples that it was told to forget."
+                )
     if with_paper:
         notes.append(f"published figures: {PROTOCOL}.")
     elif how.paper:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+ROUNDING = 1e-9  # of scores in percent
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -58,12 +60,12 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
     difference = float(gaps.mean()) if both else None
     t = p = None
     if len(both) > 1 and difference is not None:
-        if np.ptp(gaps) == 0:  # no spread: scipy would divide by zero
-            t = 0.0 if difference == 0 else float(np.copysign(np.inf, difference))
-            p = 1.0 if difference == 0 else 0.0
-        else:
+        if np.ptp(gaps) > ROUNDING:
             found = stats.ttest_rel([a[seed] for seed in both], [b[seed] for seed in both])
             t, p = float(found.statistic), float(found.pvalue)
+        elif abs(difference) <= ROUNDING:
+            t, p = 0.0, 1.0
+        # Else the same gap on every seed, as small test sets give: it has no spread to judge it by.
     return Paired(both, only_a, only_b, difference, t, p)
 
 

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as pack_tensors
 
+from metasp.errors import UserError
 from metasp.store.files import sha256, write_atomic
 
 FORMAT = 1
@@ -70,14 +71,22 @@ def load_checkpoint(folder: Path, number: int) -> Checkpoint:
         body = entry["body"]
         if sha256(json.dumps(body, sort_keys=True).encode()) != entry["checksum"]:
             raise Damaged("its numbers were altered")
-        if body["format"] != FORMAT:
-            raise Damaged(f"its format is {body['format']}, this version reads {FORMAT}")
-        content = (folder / f"{number:06d}.safetensors").read_bytes()
-        if sha256(content) != body["tensors"]:
-            raise Damaged("its tensors were cut short or altered")
-        return Checkpoint(number, parse_tensors(content), body["numbers"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        if (version := body["format"]) == FORMAT:
+            content = (folder / f"{number:06d}.safetensors").read_bytes()
+            if sha256(content) != body["tensors"]:
+                raise Damaged("its tensors were cut short or altered")
+            return Checkpoint(number, parse_tensors(content), body["numbers"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise Damaged(str(error)) from error
+    except OSError as error:  # a disk that does not answer now may hold sound checkpoints
+        raise UserError(
+            f"cannot read checkpoint {number} in {folder}: {error.strerror or error}; nothing was "
+            "changed, try again when the disk answers."
+        ) from error
+    raise UserError(
+        f"checkpoint {number} in {folder} has format {version} and this version of metasp reads "
+        f"{FORMAT}: continue with the version that wrote it, or start the run anew with --force."
+    )
 
 
 def numbers_in(folder: Path) -> list[int]:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file in one step that survives a crash at any moment."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(content)

@@ -80,12 +80,14 @@ def parse(values: Mapping[str, Any], source: str) -> Sweep:
 
 
 def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Key and value of each entry; those of a `settings` table as settings.NAME."""
+    """Key and value of each entry; those of a `settings` table as settings.NAME where a field of
+    the spec has that name. So a setting has one name, however it is written."""
     for key, value in table.items():
         if key == "settings" and isinstance(value, Mapping):
-            yield from ((EXPLICIT + name, inner) for name, inner in value.items())
+            for name, inner in value.items():
+                yield (EXPLICIT + name if name in FIELDS else name), inner
         else:
-            yield key, value
+            yield (key if bare(key) in FIELDS else bare(key)), value
 
 
 def alternatives(key: str, given: Any, source: str) -> list[Values]:
