@@ -24,8 +24,8 @@ quick: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow"
 
 format: $(VENV)/installed-dev
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests docs/*.py
+	$(BIN)/ruff check --fix src tests docs
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/make_cli.py

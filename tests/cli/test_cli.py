@@ -63,6 +63,8 @@ BAD = [
     (["run", "--memory", "5"], "smaller than the 10 classes"),
     (["run", "--tasks", "3"], "do not divide"),
     (["run", "--spec", "nowhere.toml"], "cannot read nowhere.toml"),
+    (["run", "--spec", "one.toml", "two.toml"], "a * found several runs"),
+    (["influence-check", "--data", "nowhere"], "holds no fashion_mnist"),
     (["run", "--device", "abacus"], "unknown device"),
     (["resume", "nowhere"], "is not a run"),
     (["list", "method"], "did you mean 'methods'"),
@@ -113,3 +115,18 @@ def test_light_commands_never_import_torch():
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")]
+)
+def test_threads_wait_without_spinning_unless_told(given, used, tmp_path):
+    code = (
+        "import os, metasp.cli\n"
+        "try: metasp.cli.main(['--version'])\n"
+        "except SystemExit: print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    clean = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=clean | given, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == used

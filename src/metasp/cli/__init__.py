@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,8 @@ def app() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2."""
+    # Threads that wait for work by spinning would stop a busy machine; read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # one that cannot say ∞ says \u221e
             stream.reconfigure(errors="backslashreplace")
@@ -75,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.UsageError as error:
         words = error.format_message()
         takes = {part.name for part in error.ctx.command.params} if error.ctx else set()
-        if "unexpected extra argument" in words and "run" in takes:
+        if "unexpected extra argument" in words and takes & {"run", "file"}:
             words += ". Where a * found several runs, name one of them"
         sys.exit(fail(f"{words}{'' if words.endswith(('.', '?')) else '.'} {hint(error)}"))
     except click.ClickException as error:

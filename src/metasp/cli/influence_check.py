@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from metasp.cli.options import data_option, json_option
+from metasp.cli.terminal import typed
 from metasp.errors import UserError
 
 EXAMPLES = """
@@ -19,7 +20,7 @@ Examples:
   metasp influence-check
   metasp influence-check --data ../shared/data --figure check.png
   metasp influence-check --json > check.json
-  metasp influence-check --truth 200
+  metasp influence-check --truth 200 --data ../shared/data
 """
 
 
@@ -127,6 +128,10 @@ def examples(data: Path | None, count: int = 1000) -> tuple[str, tuple[Any, ...]
     from metasp.benchmarks import load_source
     from metasp.spec import RunSpec
 
+    if data is not None and typed("data") and not (data / "fashion_mnist").is_dir():
+        raise UserError(
+            f"{data} holds no fashion_mnist: name the folder above it, or leave it out."
+        )
     found = data is not None and (data / "fashion_mnist").is_dir()
     name = "split-fashion-mnist" if found else "split-digits"
     source = load_source(RunSpec(benchmark=name), data)

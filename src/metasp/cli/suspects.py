@@ -55,7 +55,7 @@ def tables(run: Path) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
     if columns is None or not len(columns["id"]):
         raise UserError(
             f"{run} has no influence table: its method records none, or no task is finished; "
-            "run a metasp method, or any with --observe 1."
+            "run a metasp method, or er, mir, gss or gmed with --observe 1."
         )
     return columns, directory.noise()
 
