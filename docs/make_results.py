@@ -296,6 +296,7 @@ STREAMS = {
     "fashion-noise": "noisy Fashion-MNIST, half size",
     "fashion-noise-whole": "noisy Fashion-MNIST",
     "cifar10-noise": "noisy CIFAR-10, small",
+    "cifar10-noise-whole": "noisy CIFAR-10",
 }
 QUESTIONS = {
     "Does MetaSP beat ER with its schedule?": "MetaSP/ER + schedule",
