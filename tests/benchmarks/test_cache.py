@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from metasp.benchmarks import load_benchmark
+from metasp.benchmarks.cache import whole
 from metasp.benchmarks.own import folder_source
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError
@@ -193,3 +194,15 @@ print(peak() - start)
     print(f"grown by {grown[0]:.2f} GB when decoding, {grown[1]:.2f} GB from the copy")
     assert min(grown) > 0.1, "the train rows alone are 0.14 GB: this measures nothing"
     assert max(grown) < 1.0
+
+
+def test_two_machines_with_the_same_process_number_do_not_mix_their_files(tmp_path, monkeypatch):
+    """As containers have that share a cache: each writes its own file, and the last one stays."""
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    with whole(tmp_path / "data") as one:
+        one.write(b"one")
+        with whole(tmp_path / "data") as other:
+            other.write(b"other")
+        assert (tmp_path / "data").read_bytes() == b"other"
+    assert (tmp_path / "data").read_bytes() == b"one"
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
