@@ -120,7 +120,7 @@ def test_light_commands_never_import_torch():
 @pytest.mark.parametrize(
     ("given", "used"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")]
 )
-def test_threads_wait_without_spinning_unless_told(given, used, tmp_path):
+def test_threads_wait_without_spinning_unless_told(given, used):
     code = (
         "import os, metasp.cli\n"
         "try: metasp.cli.main(['--version'])\n"
