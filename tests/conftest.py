@@ -24,11 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch):
-    """What one test does to PyTorch's threads and random state does not reach the next, and no
-    test writes to the runs of the person who starts it."""
+    """What one test does to PyTorch's threads and random state does not reach the next, each draws
+    the same numbers in whatever order they run, and no test writes to the runs of the person who
+    starts it."""
     for name in ("METASP_RUNS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     with torch.random.fork_rng():
+        torch.manual_seed(0)
         yield
     torch.set_num_threads(1)
 

@@ -1,6 +1,7 @@
 """Labels that are no classes: any loss, any metric."""
 
 import pytest
+import torch
 from torch import nn
 
 from metasp.errors import UserError
@@ -55,6 +56,25 @@ def test_every_method_that_can_learns_a_regression(method):
         inputs, targets = regression(shift)
         learner.learn((inputs, targets[:, 0].numpy()), progress=False)
     assert learner.score((inputs, targets[:, 0])) < float(targets[:, 0].square().mean())
+
+
+@pytest.mark.parametrize("seed", [134, 223, 488])
+def test_losses_far_above_one_do_not_make_a_step_long(seed):
+    """From these starting weights the influences almost cancel 1 − I*: what is left to divide by
+    made steps hundreds of times too long."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+    learner = quick(
+        model,
+        "metasp-only-s",
+        loss_fn=lambda out, y: (out - y).square(),
+        lr=0.05,
+        selection="reservoir",
+    )
+    for shift in (0.0, 2.0):
+        inputs, targets = regression(shift)
+        learner.learn((inputs, targets[:, 0]), progress=False)
+    assert learner.score((inputs, targets[:, 0])) < 0.6 * float(targets[:, 0].square().mean())
 
 
 def test_what_needs_classes_says_so():

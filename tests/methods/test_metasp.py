@@ -225,6 +225,16 @@ def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, rule
         assert torch.allclose(got, want, rtol=1e-12)
 
 
+def test_weights_that_cancel_are_not_divided_by_what_is_left():
+    """Of 1 − I* = (0.5, 0.5, −0.2) a step of 1.2/0.8; of (0.8, 0.8, −0.8) it would be of 3."""
+    found = influence([0.5, 0.5, 1.2], [0.0, 0.0, 0.0])
+    near = replace(found, old_loss=float(found.stability.norm()))
+    assert torch.allclose(released(near, 1.0).weights, torch.tensor([0.5, 0.5, -0.2]) / 0.8)
+    found = influence([0.2, 0.2, 1.8], [0.0, 0.0, 0.0])
+    far = replace(found, old_loss=float(found.stability.norm()))
+    assert torch.equal(released(far, 1.0).weights, torch.zeros(3))
+
+
 def test_strength_scales_the_influence_and_leaves_harmful_examples_out():
     found = influence([0.3, -0.4, 0.0], [0.0, 0.0, 0.0])  # of norm 1/2, and the old loss is 2
     assert torch.allclose(released(found, 1.0, 0.5).weights, torch.tensor([0.4, 1.8, 1.0]) / 3.2)

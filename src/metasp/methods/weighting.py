@@ -14,6 +14,7 @@ from metasp.methods.learner import Learner, Weighed, uniform
 from metasp.types import Batch
 
 GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
+LONGEST = 2.0  # times the step of plain rehearsal: the most that dividing by the total may make it
 
 
 class Weights(NamedTuple):
@@ -25,7 +26,10 @@ class Weights(NamedTuple):
 
 
 def released(influence: Influence, gamma: float | None = None, strength: float = 1.0) -> Weights:
-    """(1 − I*)/Σ(1 − I*), each influence first scaled to the size of its validation loss."""
+    """(1 − I*)/Σ(1 − I*), each influence first scaled to the size of its validation loss.
+
+    All weights are zero where they cannot be used: with losses far above one, as in regression, so
+    many fall below zero that hardly any total is left to divide by."""
     stability = scaled(influence.stability, influence.old_loss)
     plasticity = scaled(influence.plasticity, influence.new_loss)
     if gamma is None:
@@ -34,9 +38,9 @@ def released(influence: Influence, gamma: float | None = None, strength: float =
     fused = gamma * stability + (1 - gamma) * plasticity
     weights = cut(1 - strength * fused, strength)
     total = weights.sum()
-    # A total below zero would turn every sign, and weigh the most harmful example most: it is
-    # left as it is, for the caller to see that it cannot be used.
-    return Weights(weights / total if total > 0 else weights, fused, gamma)
+    # A small total would make the step arbitrarily long, one below zero turn every sign.
+    usable = weights.abs().sum() <= LONGEST * total
+    return Weights(weights / total if usable else torch.zeros_like(weights), fused, gamma)
 
 
 def as_written(influence: Influence, gamma: float | None = None, strength: float = 1.0) -> Weights:
