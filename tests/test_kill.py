@@ -22,7 +22,7 @@ def test_killed_at_random_moments_every_method_ends_with_the_same_bits(tmp_path)
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=500,
+        timeout=850,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kills = dict(line.split() for line in done.stdout.splitlines())

@@ -1,5 +1,6 @@
 """A run in three lines of Python."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from metasp.benchmarks import Benchmark
 from metasp.cli.show import follow
 from metasp.cli.terminal import text_console
-from metasp.errors import unknown
+from metasp.errors import UserError, unknown
 from metasp.experiment import prepare
 from metasp.methods import METHODS
 from metasp.spec import RunSpec
@@ -28,8 +29,15 @@ def run(
     ``benchmark`` is a name (`metasp list benchmarks`) or a stream made by `metasp.split`;
     ``settings`` are those of a `RunSpec` and of the method.
     """
+    if not isinstance(benchmark, str | Benchmark):
+        raise UserError(
+            f"benchmark must be a name, or a stream made by `metasp.split`, not {benchmark!r}."
+        )
     known = {entry.name for entry in fields(RunSpec)}
-    own = dict(settings.pop("settings", {}))
+    given = settings.pop("settings", {})
+    if not isinstance(given, Mapping):
+        raise UserError(f"settings must be a table of the method's own, not {given!r}.")
+    own = dict(given)
     loose = {key: settings.pop(key) for key in list(settings) if key not in known}
     of_methods = {f.name for recipe in METHODS.values() for f in fields(recipe.kind.Settings)}
     for key in loose:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import numbers
 import re
 import tomllib
 import types
@@ -200,6 +201,9 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
     """Check one field of a settings dataclass against its annotation, bounds and choices."""
     value, about = getattr(owner, entry.name), entry.metadata
     kinds = field_types(type(owner))[entry.name]
+    if isinstance(value, numbers.Number) and hasattr(value, "item"):  # one of numpy's
+        value = value.item()
+        object.__setattr__(owner, entry.name, value)
     if value is None and type(None) in kinds:
         return
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):

@@ -205,3 +205,54 @@ def test_a_memory_smaller_than_the_number_of_tasks_goes_on_changing(name):
 def test_unknown_selection_names_the_nearest():
     with pytest.raises(ValueError, match="reservoir"):
         selection("resevoir")
+
+
+def ring_by_hand(memory, offer, share):
+    """The ring as its sentence says it: look at every slot for every row."""
+    tasks, entered, placed = memory.tasks.tolist(), memory.entered.tolist(), {}
+    for row in range(len(offer.ids)):
+        slots = [s for s, task in enumerate(tasks) if task == offer.task]
+        if len(slots) < share:
+            slots = [s for s, task in enumerate(tasks) if task < 0]
+            if not slots:
+                most = min(set(tasks), key=lambda task: (-tasks.count(task), task))
+                slots = [s for s, task in enumerate(tasks) if task == most]
+        slot = min(slots, key=lambda s: (entered[s], s))
+        tasks[slot], entered[slot] = offer.task, memory.written + row
+        placed[slot] = row
+    return placed
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 12])
+def test_the_ring_is_the_one_of_its_sentence(capacity):
+    draw, start = torch.Generator().manual_seed(capacity), 0
+    memory = Memory(capacity)
+    for task in range(4):
+        for count in (1, 3, 9):
+            ids = torch.arange(start, start + count)
+            batch = Batch(torch.zeros(count, 1), torch.zeros(count, dtype=torch.long), ids)
+            start += count
+            offer = Offer(batch.labels, ids, task, 4)
+            placed = SELECTIONS["ring"].decide(memory, offer, draw)
+            wanted = ring_by_hand(memory, offer, max(1, capacity // 4))
+            assert dict(zip(placed.slots.tolist(), placed.chosen.tolist())) == wanted
+            memory.apply(placed, batch, task)
+
+
+def test_greedy_takes_the_first_free_slot_and_then_any_of_the_largest_class():
+    memory, draw = Memory(6), torch.Generator().manual_seed(0)
+
+    def offer(labels, first):
+        ids = torch.arange(first, first + len(labels))
+        batch = Batch(torch.zeros(len(labels), 1), torch.tensor(labels), ids)
+        placed = SELECTIONS["greedy"].decide(memory, Offer(batch.labels, ids, 0, 1), draw)
+        memory.apply(placed, batch, 0)
+        return placed.slots.tolist()
+
+    assert offer([4, 4, 4, 4], 0) == [0, 1, 2, 3]
+    assert offer([7], 4) == [4]
+    assert offer([7, 7, 7], 5)[0] == 5
+    assert sorted(memory.labels.tolist()) == [4, 4, 4, 7, 7, 7]
+    (slot,) = offer([9], 9)
+    assert slot in range(6)
+    assert offer([4, 7], 10) == []  # a third of six each, and they hold that or more

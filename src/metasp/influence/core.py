@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 from metasp.errors import UserError
 from metasp.influence.checks import check_finite, check_losses, check_pair, enough_values
 from metasp.influence.fuse import fuse
-from metasp.influence.origin import Origin, kept_norms, kept_random_state
+from metasp.influence.origin import Origin, kept_norms, kept_random_state, shortened
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
     Problem,
     double_backward,
     forward_mode,
     forward_over_reverse,
+    one_by_one,
 )
 from metasp.influence.pseudo import (
     Loss,
@@ -25,6 +27,7 @@ from metasp.influence.pseudo import (
     Pair,
     Plan,
     Scope,
+    dense,
     find_culprit,
     gradient,
     make_plan,
@@ -53,13 +56,27 @@ class Recorded:
     origin: Origin
     tape: Tape
     params: dict[str, nn.Parameter]
+    versions: dict[str, int]  # of the parameters, which count every change
+
+    def check(self, batch: Pair) -> None:
+        """Raise unless it is of this batch, at the parameters as they are."""
+        same = all(a is b or torch.equal(a, b) for a, b in zip(self.batch, batch))
+        if not same:
+            raise UserError(
+                "this recorded pass is of another batch: record the batch that you pass."
+            )
+        if any(self.params[k]._version != version for k, version in self.versions.items()):
+            raise UserError(
+                "the parameters have moved since this pass was recorded: record the batch again."
+            )
 
 
 @dataclass(frozen=True)
 class Influence:
     """Influence of each example of a batch; vectors of shape (n,), negative is helpful.
 
-    ``path`` says which exact way computed it: "tape", "dot", "forward-mode" or "double-backward".
+    ``path`` says which exact way computed it: "tape", "dot", "forward-mode", "double-backward" or
+    "one-by-one".
     ``old_loss`` and ``new_loss`` are the mean losses of the goals after the pseudo update.
     With ``ranks`` the vectors are those of the whole batch, and ``own`` is this rank's part.
     """
@@ -160,7 +177,13 @@ def record(model: nn.Module, loss_fn: Loss, batch: Pair) -> Recorded:
     with recorder:
         losses = loss_fn(model(batch[0]), batch[1])
         check_losses(losses, len(batch[0]), "batch")
-    return Recorded(losses, batch, origin, recorder.finish(losses), params)
+    return Recorded(losses, batch, origin, recorder.finish(losses), params, versions(model))
+
+
+def versions(model: nn.Module) -> dict[str, int]:
+    """How often each parameter was written to, but for those that every forward pass writes."""
+    passing = {id(weight) for weight in shortened(model)}
+    return {k: p._version for k, p in model.named_parameters() if id(p) not in passing}
 
 
 @dataclass(frozen=True)
@@ -183,7 +206,7 @@ def _influence(
     optimizer, recorded = options.get("optimizer"), options.get("recorded")
     if lr is None and optimizer is None:
         raise UserError("the pseudo step has no size: give lr, or an optimizer.")
-    if not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
         raise UserError(f"steps is {steps!r}: give a whole number of pseudo steps, at least 1.")
     rule: Any = lr if optimizer is None else optimizer
     plan = with_lr(make_plan(model, rule, options.get("scope")), lr)
@@ -192,8 +215,8 @@ def _influence(
         check_pair(pair, device, what)
     if recorded is not None and not isinstance(recorded, Recorded):
         raise UserError("recorded is what `record(model, loss_fn, batch)` gave, not the function.")
-    if recorded is not None and len(recorded.losses) != len(batch[0]):
-        raise UserError("this recorded pass is of another batch: record the batch that you pass.")
+    if recorded is not None:
+        recorded.check(batch)
     with (
         kept_random_state(device),
         kept_norms(model),
@@ -218,7 +241,7 @@ def _record_in_scope(model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan) -
     with recorder:
         losses = loss_fn(origin.run(model, rest, batch[0]), batch[1])
         check_losses(losses, len(batch[0]), "batch")
-    return Recorded(losses, batch, origin, recorder.finish(losses), params)
+    return Recorded(losses, batch, origin, recorder.finish(losses), params, {})
 
 
 def _batch_gradient(
@@ -232,10 +255,18 @@ def _batch_gradient(
     edges = recorded.tape.edges() if sinks else {}
     n = len(recorded.losses)
     targets: list[Any] = [recorded.params[k] for k in names]
-    found = torch.autograd.grad(
-        recorded.losses.mean(), [*targets, *edges.values()], retain_graph=True, allow_unused=True
-    )
-    grads = {k: g for k, g in zip(names, found) if g is not None}
+    try:
+        found = torch.autograd.grad(
+            recorded.losses.mean(), [*targets, *edges.values()], retain_graph=True,
+            allow_unused=True,
+        )  # fmt: skip
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise UserError(
+            "the graph of this recorded pass is used up: measure its influence before backward()."
+        ) from error
+    grads = {k: dense(g) for k, g in zip(names, found) if g is not None}
     deltas = {i: g * n for i, g in zip(edges, found[len(names) :]) if g is not None}
 
     def culprit() -> int | None:
@@ -276,6 +307,11 @@ def _by_adjoint(
         (grads,) = ranks.means(
             partial(_gradients, problem, {"batch": problem.batch}, theta), [theta]
         )
+        if lost := plan.params.keys() - grads.keys():
+            raise UserError(
+                f"{min(lost)} has no gradient after a pseudo step, as the model then takes another "
+                "way: use steps=1."
+            )
         theta, momenta = plan.step(theta, grads, momenta)
 
     like = {**theta, LOSS: recorded.losses.new_zeros(())}
@@ -327,7 +363,15 @@ def _curvature(problem: Problem, theta: Named, s: Named) -> tuple[Tensor, Named]
     try:
         return forward_over_reverse(problem, theta, s)
     except Unsupported:
+        pass
+    try:
         return double_backward(problem, theta, s)
+    except Unsupported as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            "more than one pseudo step needs second derivatives, and this model has none "
+            f"({reason}): use steps=1."
+        ) from error
 
 
 def _first_product(
@@ -348,4 +392,8 @@ def _first_product(
     try:
         return forward_mode(problem, plan.params, s), "forward-mode"
     except Unsupported:
+        pass
+    try:
         return double_backward(problem, plan.params, s)[0], "double-backward"
+    except Unsupported:
+        return one_by_one(recorded.losses, recorded.params, s), "one-by-one"

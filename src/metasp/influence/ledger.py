@@ -57,10 +57,11 @@ class Ledger:
     def add(self, ids: Any, stability: Any, plasticity: Any, fused: Any, *extra: Any) -> None:
         """Enter one measurement per id; all arguments are vectors of one length (tensor, array)."""
         names = _array(ids).astype(np.int64)
-        given = (stability, plasticity, fused, *extra)
-        values = np.stack([_array(v).astype(np.float64) for v in given], 1)
-        if values.ndim != 2 or values.shape != (len(names), len(self.quantities)):
+        given = [_array(v).astype(np.float64) for v in (stability, plasticity, fused, *extra)]
+        lengths = {v.shape for v in (names, *given)}
+        if len(given) != len(self.quantities) or lengths != {(names.size,)}:
             raise UserError("a ledger needs one id and one number of each kind per example.")
+        values = np.stack(given, 1)
         fits = np.abs(values) < 2.0**62
         if not fits.all():
             bad = int(names[~fits.all(1)][0])
@@ -79,6 +80,11 @@ class Ledger:
 
     def merge(self, other: "Ledger") -> None:
         """Enter all that another ledger holds."""
+        if other.quantities != self.quantities:
+            raise UserError(
+                f"a ledger of {', '.join(self.quantities)} cannot take one of "
+                f"{', '.join(other.quantities)}: make both with the same extra."
+            )
         state = other.state()
         places = self._places(state["ids"])
         self._sums[places] += state["sums"]

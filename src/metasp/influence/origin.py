@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from metasp.errors import UserError
+
 
 @dataclass(frozen=True)
 class RandomState:
@@ -62,6 +64,7 @@ class Origin:
     @classmethod
     def of(cls, model: nn.Module, device: torch.device) -> "Origin":
         """Copies of the model's buffers and random state as they are now."""
+        check_plain(model)
         return cls(copies(dict(model.named_buffers())), RandomState.capture(device))
 
     def run(self, model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Any:
@@ -70,11 +73,27 @@ class Origin:
         return functional_call(model, {**copies(self.buffers), **params}, (inputs,))
 
 
+def check_plain(model: nn.Module) -> None:
+    """Raise if the model cannot run at other parameters than its own."""
+    wrapped = isinstance(model, nn.DataParallel)
+    if wrapped or isinstance(model, torch.jit.ScriptModule):
+        plain = "model.module" if wrapped else "the module it was made of"
+        raise UserError(
+            f"a {'DataParallel' if wrapped else 'scripted'} model cannot take a virtual step: "
+            f"pass {plain} instead."
+        )
+
+
+def shortened(model: nn.Module) -> list[Tensor]:
+    """The weights of embeddings with a `max_norm`, which every forward pass shortens."""
+    return [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None
+            and isinstance(m, nn.Embedding | nn.EmbeddingBag)]  # fmt: skip
+
+
 @contextmanager
 def kept_norms(model: nn.Module) -> Iterator[None]:
-    """Embeddings with a `max_norm` shorten their weights in every forward pass: undo that."""
-    weights = [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None
-               and isinstance(m, nn.Embedding | nn.EmbeddingBag)]  # fmt: skip
+    """Undo the shortening of embeddings."""
+    weights = shortened(model)
     before = [weight.detach().clone() for weight in weights]
     try:
         yield
@@ -93,8 +112,10 @@ def evaluate_at(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) 
 
     The random state does move, as in an ordinary forward pass.
     """
+    check_plain(model)
     buffers = copies(dict(model.named_buffers()))
-    return functional_call(model, {**buffers, **params}, (inputs,))
+    with kept_norms(model):
+        return functional_call(model, {**buffers, **params}, (inputs,))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from metasp.influence.checks import example_losses
 from metasp.influence.generic import dual, tangent_of
 from metasp.influence.origin import Origin, differentiable_twice
-from metasp.influence.pseudo import Loss, Named, Pair
+from metasp.influence.pseudo import Loss, Named, Pair, dense
 from metasp.influence.rules import Unsupported
 
 
@@ -54,7 +54,8 @@ def forward_mode(problem: Problem, theta: Named, directions: Named) -> Tensor:
 
 
 def double_backward(problem: Problem, theta: Named, directions: Named) -> tuple[Tensor, Named]:
-    """J s and H s (H of the mean loss) by differentiating the gradient; works for any model.
+    """J s and H s (H of the mean loss) by differentiating the gradient, where every layer's
+    gradient can be differentiated.
 
     With weights u on the losses, <sum_i u_i grad L_i, s> has derivative J s for u and, at
     u = 1/n, derivative H s for the parameters. H s has the shapes of ``directions``.
@@ -72,11 +73,20 @@ def double_backward(problem: Problem, theta: Named, directions: Named) -> tuple[
         products: list[Tensor] = []
         curved: list[Named] = []
         for d in range(count):
-            inner = torch.stack([(used[k] * directions[k][d]).sum() for k in used]).sum()
-            found = torch.autograd.grad(
-                inner, [u, *leaves.values()], retain_graph=d + 1 < count, allow_unused=True
-            )
+            terms = {k: used[k] * directions[k][d] for k in used}
+            inner = torch.stack([term.sum() for term in terms.values()]).sum()
+            try:
+                found = torch.autograd.grad(
+                    inner, [u, *leaves.values()], retain_graph=d + 1 < count, allow_unused=True
+                )
+            except RuntimeError as error:
+                raise Unsupported(str(error)) from error
             products.append(torch.zeros_like(u) if found[0] is None else found[0])
+            # It is linear in u. A layer whose gradient has no graph drops out in silence, with all
+            # that lies below it: then this no longer holds.
+            size = torch.stack([term.abs().sum() for term in terms.values()]).sum()
+            if (u * products[-1]).sum().sub(inner).abs() > 1e3 * torch.finfo(u.dtype).eps * size:
+                raise Unsupported("a layer's gradient cannot be differentiated")
             curved.append(
                 {k: torch.zeros_like(t) if h is None else h
                  for (k, t), h in zip(leaves.items(), found[1:])}
@@ -107,3 +117,18 @@ def forward_over_reverse(problem: Problem, theta: Named, directions: Named) -> t
         raise Unsupported(str(error)) from error
     hs = {k: torch.stack([one[i] for one in curved]) for i, k in enumerate(theta)}
     return torch.stack(products), hs
+
+
+def one_by_one(losses: Tensor, params: Mapping[str, Tensor], directions: Named) -> Tensor:
+    """J s from the gradient of each loss on a kept graph: n backward passes, for any model that can
+    be trained."""
+    count = next(iter(directions.values())).shape[0]
+    products = losses.new_zeros((count, len(losses)))
+    for i, loss in enumerate(losses):
+        grads = torch.autograd.grad(
+            loss, [params[k] for k in directions], retain_graph=True, allow_unused=True
+        )
+        for s, g in zip(directions.values(), grads):
+            if g is not None:
+                products[:, i] += (s * dense(g)).flatten(1).sum(1)
+    return products.detach()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence.checks import check_finite, check_pair, example_losses
-from metasp.influence.origin import Origin, kept_random_state
+from metasp.influence.origin import Origin, kept_norms, kept_random_state
 
 Scope = None | str | Callable[[str], bool]
 Loss = Callable[[Any, Tensor], Tensor]
@@ -175,11 +175,16 @@ def gradient(
     losses = example_losses(loss_fn, outputs, pair, what)
     mean = losses.mean()
     found = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
-    grads = {k: g for k, g in zip(leaves, found) if g is not None}
+    grads = {k: dense(g) for k, g in zip(leaves, found) if g is not None}
     check_finite(
         losses.detach(), grads, what, lambda: find_culprit(model, loss_fn, pair, (origin, theta))
     )
     return mean.detach(), grads
+
+
+def dense(grad: Tensor) -> Tensor:
+    """The gradient of an embedding may hold its rows alone (sparse=True): all of it."""
+    return grad.to_dense() if grad.is_sparse else grad
 
 
 def find_culprit(
@@ -207,7 +212,7 @@ def find_culprit(
             slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         except (RuntimeError, ValueError):  # a layer that needs several examples
             return None
-        if any(g is not None and not bool(g.isfinite().all()) for g in slopes):
+        if any(g is not None and not bool(dense(g).isfinite().all()) for g in slopes):
             return i
     return None
 
@@ -228,7 +233,12 @@ def virtual_parameters(
     """
     plan = make_plan(model, rule, scope)
     device = check_pair(batch, next(iter(plan.params.values())).device, "batch")
-    with kept_random_state(device), torch.inference_mode(False), torch.enable_grad():
+    with (
+        kept_random_state(device),
+        kept_norms(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
         origin = Origin.of(model, device)
         theta, momenta = dict(plan.params), plan.momenta
         for _ in range(steps):

@@ -14,7 +14,8 @@ from metasp.engine.build import check_sense, choose_device, first
 from metasp.engine.evaluate import best_of, evaluate
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
-from metasp.learner.data import Arrivals, Inputs
+from metasp.influence.origin import check_plain
+from metasp.learner.data import Arrivals, Inputs, kind
 from metasp.learner.settings import LearnerSettings, Parts
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, settings_of
@@ -58,6 +59,8 @@ def build(
     lr = first(settings.lr, recipe.kind.lr)
     keeps = settings.selection or recipe.selection
     check_sense(name, recipe, settings)
+    if recipe.kind.measures:
+        check_plain(model)
     if recipe.selection is not None and not settings.memory:
         raise UserError(f"{name} needs a memory: give memory=1 or more, or use finetune.")
     learner = Learner(
@@ -182,16 +185,12 @@ def check_names(names: Tensor, found: Arrivals, known: Sequence[Task]) -> None:
             )
 
 
-def kind(rows: Tensor) -> str:
-    return f"{str(rows.dtype).removeprefix('torch.')} of shape {tuple(rows.shape[1:])}"
-
-
 def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool) -> None:
     """Raise if model, loss, method or selection cannot take such labels."""
     if not found.are_classes:
         if not own_loss:
             if found.labels.is_floating_point():
-                what = "the labels are no whole numbers, so they are no classes"
+                what = "the labels are floats, and classes are whole numbers (labels.long())"
             else:
                 what = f"the labels have shape {tuple(found.labels.shape)}, and classes have (n,)"
             raise UserError(
@@ -213,10 +212,10 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
             f"{recipe.kind.__name__} moves inputs along gradients and these are whole numbers: use "
             "another method, such as er or metasp."
         )
-    outputs = first_outputs(learner, few).to(learner.device)
+    outputs = told_outputs(learner, few).to(learner.device)
     if not own_loss:
         check_range(outputs, found.labels)
-    losses = learner.loss_fn(outputs, found.labels[:2].to(learner.device))
+    losses = first_losses(learner, outputs, found.labels[:2].to(learner.device))
     if not isinstance(losses, Tensor) or losses.shape != (len(few),):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise UserError(
@@ -225,17 +224,34 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
         )
 
 
-def first_outputs(learner: Learner, few: Tensor) -> Tensor:
-    """The model's outputs on a few inputs, or one sentence on why it has none."""
+def told_outputs(learner: Learner, inputs: Tensor) -> Tensor:
+    """The model's outputs, or one sentence on why it has none."""
     try:
-        return outputs_of(learner, few)
-    except (RuntimeError, TypeError, IndexError) as error:
-        reason = str(error).splitlines()[0][:120]
-        whole = "" if few.is_floating_point() else ", or make them floats with .float()"
+        return outputs_of(learner, inputs)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = first_line(error)
+        whole = "" if inputs.is_floating_point() else ", or make them floats with .float()"
         raise UserError(
-            f"the model cannot take inputs that are {kind(few)} ({reason}): bring them to what it "
-            f"takes, for instance with transform={whole}."
+            f"the model cannot take inputs that are {kind(inputs)} ({reason}): bring them to what "
+            f"it takes, for instance with transform={whole}."
         ) from error
+
+
+def first_losses(learner: Learner, outputs: Tensor, labels: Tensor) -> Any:
+    """What the loss makes of a few outputs, or one sentence on why it makes nothing."""
+    try:
+        return learner.loss_fn(outputs, labels)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        raise UserError(
+            f"loss_fn cannot take outputs that are {kind(outputs)} with labels that are "
+            f"{kind(labels)} ({first_line(error)}): bring them together in loss_fn."
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    return str(error).split("\n")[0][:120].rstrip(".")
 
 
 def check_range(outputs: Tensor, labels: Tensor) -> None:

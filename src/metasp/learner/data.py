@@ -36,6 +36,11 @@ class Arrivals(NamedTuple):
         return tuple(sorted({*self.labels.tolist()})) if self.are_classes else ()
 
 
+def kind(rows: Tensor) -> str:
+    """What a column holds, in words: its type and the shape of one row."""
+    return f"{str(rows.dtype).removeprefix('torch.')} of shape {tuple(rows.shape[1:])}"
+
+
 def read(dataset: Any, dtype: torch.dtype, what: str = "dataset") -> Arrivals:
     """All examples of a torch Dataset or DataLoader, or of a pair (inputs, labels) of tensors or
     arrays. Floats take the model's `dtype`."""

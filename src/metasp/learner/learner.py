@@ -23,14 +23,21 @@ from metasp.learner.build import (
     check_arrivals,
     check_fit,
     check_names,
-    kind,
-    outputs_of,
     plan_for,
     score_outputs,
     task_of,
+    told_outputs,
     trainable,
 )
-from metasp.learner.data import Arrivals, check_order, ids_of, read, tensor_of, whole_numbers
+from metasp.learner.data import (
+    Arrivals,
+    check_order,
+    ids_of,
+    kind,
+    read,
+    tensor_of,
+    whole_numbers,
+)
 from metasp.learner.head import head_layer, resize_head
 from metasp.learner.progress import shown
 from metasp.learner.randomness import OwnRandomness
@@ -131,13 +138,15 @@ class ContinualLearner:
         one = learner.memory.inputs
         if one is not None and inputs.shape == one.shape[1:]:
             raise UserError("this is a single input without a batch around it: give x[None].")
-        return outputs_of(learner, inputs)
+        return told_outputs(learner, inputs)
 
     def score(self, dataset: Any) -> float:
         """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
         if self._parts.metric is None:
             self._check_learned()
         found = read(dataset, self._dtype)
+        if self._learned:
+            self._parts.check_scored(found.labels, self._trainer.tasks[-1].train.labels)
         said = self.outputs(found.inputs)
         return score_outputs(self._trainer.learner, self._parts, said, found.labels, self.classes)
 
@@ -269,6 +278,9 @@ class ContinualLearner:
             size = max(self._head.out_features, int(found.labels.max()) + 1)
             resize_head(self._head, size, learner.optimizer, learner.streams["head"])
         check_fit(learner, found, self._recipe, self._parts.loss_fn is not None)
+        if test is not None:
+            self._parts.check_scored(test.labels, found.labels)
+            told_outputs(learner, test.inputs[:2])
         learner.plan = plan_for(learner.plan, found.classes, trainer.tasks)
         trainer.tasks.append(task_of(len(trainer.tasks), found, names, test))
         self._next_id = max(self._next_id, int(names.max()) + 1)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from metasp.errors import UserError, unknown
+from metasp.learner.data import kind
 from metasp.methods import METHODS, Method, Recipe, method
 from metasp.methods.joint import Joint
 from metasp.spec import RunSpec, like, setting, validate
@@ -52,8 +52,7 @@ class LearnerSettings:
                     f"{key} is a setting of the method: give settings={{{key!r}: {values[key]!r}}}."
                 )
             raise unknown("setting of a learner", key, known)
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
-        return cls(**plain)
+        return cls(**values)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values by name; what is None is left out."""
@@ -74,6 +73,16 @@ class Parts:
             part = getattr(self, entry.name)
             if part is not None and not callable(part):
                 raise UserError(f"{entry.name} must be a function, not {part!r}.")
+
+    def check_scored(self, labels: Tensor, learned: Tensor) -> None:
+        """Raise if labels to score against cannot be compared with what was learned from others; a
+        metric of one's own may take any."""
+        other = labels.shape[1:] != learned.shape[1:]
+        if self.metric is None and (other or (self.loss_fn is None and labels.is_floating_point())):
+            raise UserError(
+                f"the labels to score against are {kind(labels)} and those learned "
+                f"{kind(learned)}: bring them to one kind."
+            )
 
     def names(self) -> dict[str, str]:
         """What each given part is called, for a sentence about one that is missing."""

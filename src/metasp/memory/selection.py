@@ -1,14 +1,15 @@
 """What the memory keeps. A selection looks at the memory and an offer and returns a placement."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.memory.buffer import Memory
+from metasp.memory.buffer import EMPTY, Memory
 from metasp.memory.placement import Placement
 from metasp.types import Batch
 
@@ -91,35 +92,40 @@ def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Place
 def ring(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """An equal share for each task of the stream; within it the newest replace the oldest."""
     share = max(1, memory.capacity // max(offer.tasks, offer.task + 1))
-    tasks, entered = memory.tasks.tolist(), memory.entered.tolist()
+    entered = memory.entered.tolist()
+    queues = {
+        task: deque(sorted(slots, key=lambda slot: entered[slot]))
+        for task, slots in _slots_of(memory.tasks.tolist()).items()
+    }
+    free, own = queues.pop(EMPTY, None), queues.setdefault(offer.task, deque())
     pairs = []
     for row in range(len(offer.ids)):
-        own = [slot for slot, task in enumerate(tasks) if task == offer.task]
+        source = own
         if len(own) < share:
-            free = [slot for slot, task in enumerate(tasks) if task < 0]
-            candidates = free or _largest(tasks)
-        else:
-            candidates = own
-        slot = min(candidates, key=lambda slot: entered[slot])
-        tasks[slot], entered[slot] = offer.task, memory.written + row
-        pairs.append((row, slot))
+            source = free or queues[_largest(queues)]
+        own.append(source.popleft())
+        pairs.append((row, own[-1]))
     return Placement.of(pairs)
 
 
 def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """GDumb's sampler: at most an equal share for each class met; the largest class gives way."""
-    occupied = memory.ids >= 0
     kept, offered = offer.groups(memory)
-    held = [int(y) if used else None for y, used in zip(kept, occupied)]
+    free, taken = memory.empty.tolist(), memory.occupied.tolist()
+    held = {
+        group: [taken[place] for place in places]
+        for group, places in _slots_of(kept[memory.occupied].tolist()).items()
+    }
     pairs = []
     for row, label in enumerate(offered.tolist()):
-        classes = {*held, label} - {None}
-        if held.count(label) >= max(1, memory.capacity // len(classes)):
+        own = held.setdefault(label, [])
+        classes = sum(1 for group, slots in held.items() if slots or group == label)
+        if len(own) >= max(1, memory.capacity // classes):
             continue
-        free = [slot for slot, y in enumerate(held) if y is None]
-        candidates = free[:1] or _largest(held)
-        slot = candidates[int(torch.randint(0, len(candidates), (1,), generator=generator))]
-        held[slot] = label
+        source = free if free else held[_largest(held)]
+        choices = 1 if free else len(source)
+        slot = source.pop(int(torch.randint(0, choices, (1,), generator=generator)))
+        insort(own, slot)
         pairs.append((row, slot))
     return Placement.of(pairs)
 
@@ -228,8 +234,14 @@ def _balanced(
     return Placement.of(list(zip(sorted(chosen), sorted(dropped))))
 
 
-def _largest(groups: Sequence[int | None]) -> list[int]:
-    """Slots of the most frequent group, the lowest one on a tie; None is an empty slot."""
-    sizes = Counter(group for group in groups if group is not None)
-    most = min(sizes, key=lambda group: (-sizes[group], group))
-    return [slot for slot, group in enumerate(groups) if group == most]
+def _slots_of(groups: Sequence[int]) -> dict[int, list[int]]:
+    """The places of each group, ascending."""
+    found: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        found.setdefault(group, []).append(place)
+    return found
+
+
+def _largest(groups: Mapping[int, Sized]) -> int:
+    """The group that holds most, the lowest one on a tie."""
+    return min(groups, key=lambda group: (-len(groups[group]), group))

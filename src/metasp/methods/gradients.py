@@ -7,8 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from metasp.influence.origin import Origin, evaluate_at, kept_random_state
-from metasp.influence.pseudo import gradient, make_plan, virtual_parameters
+from metasp.influence.origin import (
+    Origin,
+    check_plain,
+    evaluate_at,
+    kept_norms,
+    kept_random_state,
+)
+from metasp.influence.pseudo import dense, gradient, make_plan, virtual_parameters
 from metasp.methods.learner import Learner, evaluating
 from metasp.methods.method import batch_bounds
 from metasp.types import Batch, LossFn, as_rows
@@ -26,7 +32,7 @@ def flat(model: nn.Module, grads: Mapping[str, Tensor | None]) -> Tensor:
     parts = []
     for name, parameter in trainable(model).items():
         part = grads.get(name)
-        parts.append((torch.zeros_like(parameter) if part is None else part).flatten())
+        parts.append((torch.zeros_like(parameter) if part is None else dense(part)).flatten())
     return torch.cat(parts)
 
 
@@ -47,7 +53,7 @@ def descend_along(learner: Learner, vector: Tensor) -> None:
     parts = torch.split_with_sizes(vector, [p.numel() for p in parameters])
     for parameter, part in zip(parameters, parts):
         if parameter.grad is not None or bool(part.any()):
-            parameter.grad = part.view_as(parameter)
+            parameter.grad = part.view_as(parameter).to(parameter.dtype)  # one vector has one
     learner.optimizer.step()
 
 
@@ -58,7 +64,7 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     theta = {name: p.detach() for name, p in trainable(model).items()}
     total = torch.zeros_like(torch.cat([p.flatten() for p in theta.values()]))
     origin = Origin.of(model, learner.device)
-    with kept_random_state(learner.device):
+    with kept_random_state(learner.device), kept_norms(model):
         for start, stop in batch_bounds(batch.size, portion or batch.size):
             pair = (batch.inputs[start:stop], batch.labels[start:stop])
             with statistics_for(model, stop - start), learner.autocast():
@@ -80,8 +86,13 @@ def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
         out = functional_call(model, {**fixed, **at}, (inputs[None],))
         return learner.loss_fn(out, label[None]).sum()
 
-    with evaluating(model):
-        grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
+    check_plain(model)
+    with evaluating(model), kept_norms(model):
+        try:
+            grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
+        except RuntimeError:  # a layer that vmap does not know, such as GRU
+            one = [grad(loss)(theta, x, y) for x, y in zip(batch.inputs, batch.labels)]
+            grads = {name: torch.stack([dense(found[name]) for found in one]) for name in theta}
     return [as_rows(grads[name]) for name in theta]
 
 

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from metasp.influence.origin import Origin, evaluate_at, kept_random_state
+from metasp.influence.origin import Origin, evaluate_at, kept_norms, kept_random_state
 from metasp.influence.pseudo import Rule, gradient, make_plan
 from metasp.methods.gradients import (
     Named,
@@ -139,7 +139,7 @@ class HAL(Method):
         theta, momenta = dict(plan.params), dict(plan.momenta)
         order = learner.memory.draw(len(learner.memory), learner.streams["anchors"])
         origin = Origin.of(model, learner.device)
-        with kept_random_state(learner.device):
+        with kept_random_state(learner.device), kept_norms(model):
             for start, stop in batch_bounds(len(order), learner.plan.memory_batch):
                 batch = learner.prepare_replay(learner.memory.read(order[start:stop]))
                 pair = (batch.inputs, batch.labels)
@@ -194,15 +194,22 @@ def add_at_most_as_long(parts: list[tuple[nn.Parameter, Tensor]]) -> None:
 
 @contextmanager
 def features_seen(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what enters the model's head in each pass, or its outputs where it has none, as
-    rows (n, d)."""
+    """Collects what enters the model's head in each pass, or its outputs where no head is called,
+    as rows (n, d)."""
     seen: list[Tensor] = []
-    head = getattr(model, "head", None)
-    if isinstance(head, nn.Module):
-        handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(as_rows(inputs[0])))
-    else:
-        handle = model.register_forward_hook(lambda _, inputs, out: seen.append(as_rows(out)))
+
+    def entered(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        seen.append(as_rows(inputs[0]))
+
+    def left(_: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> None:
+        if not seen:
+            seen.append(as_rows(out))
+
+    handles = [model.register_forward_hook(left)]
+    if isinstance(head := getattr(model, "head", None), nn.Module):
+        handles.append(head.register_forward_pre_hook(entered))
     try:
         yield seen
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
