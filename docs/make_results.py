@@ -4,83 +4,33 @@ docs/results.template into docs/results.md.
     python docs/make_results.py collect RUNS NAME   runs of a sweep -> results/NAME
     python docs/make_results.py                     results/ -> docs/results.md
 
-A line `{{kind name …}}` of the template becomes a table: see KINDS."""
+A line `{{kind name …}}` of the template becomes a table: see KINDS in result_kinds.py."""
 
 import json
 import shlex
 import shutil
-import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 
-from metasp.reports.configurations import Configuration, Group, flat, group
-from metasp.reports.figures import Drawing, draw, save
-from metasp.reports.figures.differences import Line, forest, gaps
-from metasp.reports.figures.style import LOOK
-from metasp.reports.records import SCENARIOS, gather
-from metasp.reports.render import markdown, md, pipes
-from metasp.reports.scores import Comparison, score_tables
-from metasp.reports.statistics import holm, paired
+sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this file
+import result_kinds as kinds
+
+from metasp.reports.records import gather
 from metasp.reports.suspects import WAYS, quality, score_examples
-from metasp.reports.tables import SCENARIO_WORDS
 from metasp.store import open_run
 
-ROOT = Path(__file__).parent.parent
-RESULTS, TEMPLATE, PAGE = ROOT / "results", ROOT / "docs/results.template", ROOT / "docs/results.md"
-IMAGES = ROOT / "docs/images/results"
-DRAWING = False  # figures are written with the page, not when a test asks what it would be
-
-# What the discussion calls the configurations: what must hold of a spec, most special first.
-SCHEDULED_NAME, OWN = "ER + schedule", ", own rate"  # where it is also run at MetaSP's rate
-WEAK, STRONG = {"strength": 1.0}, {"strength": 10.0}
-METASP = {"method": "metasp", "shuffle_influence": False, "selection": "task-balanced"}
-SHUFFLED = METASP | {"shuffle_influence": True}
-NAMES: dict[str, dict[str, Any]] = {
-    "ER": {"method": "er", "selection": "reservoir"},
-    SCHEDULED_NAME: {"method": "er", "selection": "task-balanced"},
-    "balanced": {"method": "er", "selection": "class-balanced"},
-    "low loss": {"method": "er", "selection": "low-loss"},
-    "MetaSP, low loss": {"method": "metasp", "selection": "low-loss"},
-    "fine-tuning": {"method": "finetune"},
-    "joint": {"method": "joint"},
-    "GDumb": {"method": "gdumb"},
-    "GEM": {"method": "gem"},
-    "A-GEM": {"method": "agem"},
-    "HAL": {"method": "hal"},
-    "MIR": {"method": "mir"},
-    "GSS": {"method": "gss"},
-    "GMED": {"method": "gmed"},
-    "MetaSP": METASP | WEAK,
-    "shuffled": SHUFFLED | WEAK,
-    "strong": METASP | STRONG,
-    "strong shuffled": SHUFFLED | STRONG,
-    "only S": {"method": "metasp-only-s"},
-    "only P": {"method": "metasp-only-p"},
-    "RehSel": {"method": "metasp-rehsel", "selection": "rehsel"},
-    "clusters alone": {"selection": "rehsel-without-influence"},
-    "influence alone": {"selection": "rehsel-without-cluster"},
-    "filter": {"selection": "rehsel-filter"} | WEAK,
-    "filter by loss": {"selection": "rehsel-filter-by-loss"},
-    "strong filter": {"selection": "rehsel-filter"} | STRONG,
-}
-
-
-def fits(spec: Mapping[str, Any], must: Mapping[str, Any]) -> bool:
-    """Whether a spec is what a name means; the first specs had no strength, and meant 1."""
-    values = {**WEAK, **flat(spec)}
-    return all(values.get(key) == value for key, value in must.items())
+TEMPLATE, PAGE = kinds.ROOT / "docs/results.template", kinds.ROOT / "docs/results.md"
 
 
 def collect(runs: Path, name: str) -> None:
     """Spec, result and, where labels were flipped, how well they are found and how many of them
     the memory holds, of each run."""
     for record in gather([runs]).records:
-        folder = RESULTS / name / record.path.name
+        folder = kinds.RESULTS / name / record.path.name
         folder.mkdir(parents=True, exist_ok=True)
         for file in ("spec.toml", "result.json"):
             shutil.copyfile(record.path / file, folder / file)
@@ -111,254 +61,12 @@ def wrong_by_tenths(columns: Mapping[str, Any], flipped: Any) -> list[float]:
     return [round(float(share), 4) for share in np.mean(shares, axis=0)]
 
 
-def groups_of(name: str) -> list[Group]:
-    """The runs of a sweep, or of several, as `one+other`."""
-    return group(gather([RESULTS / part for part in name.split("+")]).records)
-
-
-def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:
-    """The row that a name of the discussion means."""
-    own = name.endswith(OWN)
-    must = NAMES[name.removesuffix(OWN)]
-    found = [row for row in rows if fits(row.spec, must)]
-    if name.startswith(SCHEDULED_NAME) and (own or len(found) > 1):
-        rate = next(r.spec["lr"] for r in rows if r.method == "metasp")
-        found = [row for row in found if (row.spec["lr"] != rate) == own]
-    if len(found) > 1:
-        raise SystemExit(f"{name} means several rows: {[row.label for row in found]}")
-    return found[0] if found else None
-
-
-def scores(name: str, against: str = "metasp") -> str:
-    """Both score tables of every group."""
-    parts = []
-    for each in groups_of(name):
-        row = pick(each.rows, against) if against in NAMES else None
-        how = Comparison(row.label if row else None)
-        parts += score_tables([each], how)
-    return markdown(parts)
-
-
-def compare(name: str, *pairs: str) -> str:
-    """`A/B` each: A minus B over paired seeds."""
-    lines = []
-    for each in groups_of(name):
-        found = []
-        for pair in pairs:
-            a, b = (pick(each.rows, part) for part in pair.split("/"))
-            if a is not None and b is not None:
-                found.append((pair.replace("/", " − "), a, b))
-        lines += differences(each.title, found)
-    return "\n".join(lines)
-
-
-def across(name: str, other: str, *rows: str) -> str:
-    """Each row in one sweep minus the same row in another."""
-    one, two = groups_of(name), groups_of(other)
-    lines = []
-    for a, b in zip(one, two, strict=True):
-        pairs = [(row, pick(a.rows, row), pick(b.rows, row)) for row in rows]
-        lines += differences(a.title, [(row, x, y) for row, x, y in pairs if x and y])
-    return "\n".join(lines)
-
-
-def against(name: str, base: str) -> str:
-    """Every row minus one."""
-    lines = []
-    for each in groups_of(name):
-        row = pick(each.rows, base)
-        if row is not None:
-            found = [(f"{md(r.label)} − {base}", r, row) for r in each.rows if r is not row]
-            lines += differences(each.title, found)
-    return "\n".join(lines)
-
-
-def differences(title: str, found: list[tuple[str, Configuration, Configuration]]) -> list[str]:
-    """The mean difference over paired seeds with its p-value, alone and Holm-corrected over the
-    column."""
-    columns = [("class_il", "A_inf"), ("class_il", "A_1"), ("task_il", "A_inf")]
-    tests = [[paired(a.scores(*c), b.scores(*c)) for c in columns] for _, a, b in found]
-    corrected = [holm([row[i].p or 1.0 for row in tests]) for i in range(len(columns))]
-    head = ["difference", "pairs", "class-IL A_∞", "class-IL A_1", "task-IL A_∞"]
-    lines = ["", f"*{md(title)}*", "", pipes(head), pipes(["---", *["---:"] * 4])]
-    for place, ((words, _, _), row) in enumerate(zip(found, tests)):
-        cells = [difference(test, corrected[i][place]) for i, test in enumerate(row)]
-        lines.append(pipes([words, str(len(row[0].seeds)), *cells]))
-    return lines
-
-
-def difference(test: Any, corrected: float) -> str:
-    if test.p is None:
-        return "–" if test.difference is None else f"{test.difference:+.2f}"
-    text = f"{test.difference:+.2f} (p {test.p:.3f}; {corrected:.3f})"
-    return f"**{text}**" if test.p < 0.05 else text
-
-
-def found_labels(name: str) -> str:
-    """Area under the ROC curve of each way to find the flipped labels, and how many of them the
-    memory ends with."""
-    lines = [pipes(["run", "seeds", *WAYS, "wrong in memory, %"]), pipes(["---", *["---:"] * 5])]
-    for each in groups_of(name):
-        for row in each.rows:
-            found, memories = (read(row, file) for file in ("suspects.json", "wrong.json"))
-            cells = [spread([part[way]["area"] for part in found], 3) for way in WAYS]
-            kept = spread([100 * part["wrong"] / part["held"] for part in memories], 1)
-            lines.append(pipes([md(row.label), str(len(memories)), *cells, kept]))
-    return "\n".join(lines)
-
-
-def tenths(*names: str) -> str:
-    """Of MetaSP on each stream: the part of wrong labels among the examples of each tenth by I*."""
-    lines = [pipes(["tenth by I*", "lowest", *map(str, range(2, 10)), "highest"])]
-    lines.append(pipes(["---", *["---:"] * 10]))
-    for name in names:
-        rows = [row for each in groups_of(name) if (row := pick(each.rows, "MetaSP"))]
-        means = np.mean(
-            [part["tenths"] for row in rows for part in read(row, "wrong.json")], axis=0
-        )
-        lines.append(pipes([STREAMS[name], *(f"{100 * mean:.0f}" for mean in means)]))
-    return "\n".join(lines)
-
-
-def read(row: Configuration, name: str) -> list[dict[str, Any]]:
-    """What a file of each run of a configuration says, where there is one."""
-    files = [run.path / name for run in row.runs.values()]
-    return [json.loads(file.read_text()) for file in files if file.exists()]
-
-
-def spread(values: list[float], digits: int) -> str:
-    if not values:
-        return "–"
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
-
-
-def rates(name: str) -> str:
-    """The learning rates tried, by the mean of A_∞ in both settings; the chosen one is bold."""
-    tried: dict[str, dict[float, float]] = {}
-    for record in gather([RESULTS / name]).records:
-        rows = [name for name, must in NAMES.items() if fits(record.spec, must)]
-        label = rows[0] if rows else str(record.spec["method"])
-        both = sum(record.score(s, "A_inf") or 0.0 for s in ("class_il", "task_il")) / 2
-        column = tried.setdefault(label, {})
-        column.setdefault(float(record.spec["lr"]), 0.0)
-        column[float(record.spec["lr"])] += both
-    steps = sorted({lr for column in tried.values() for lr in column})
-    seeds = len({record.seed for record in gather([RESULTS / name]).records})
-    lines = [pipes(["method", *(f"lr {lr:g}" for lr in steps)])]
-    lines.append(pipes(["---", *["---:"] * len(steps)]))
-    for label, column in tried.items():
-        best = max(column, key=lambda lr: (column[lr], -lr))
-        cells = [f"{column[lr] / seeds:.2f}" if lr in column else "–" for lr in steps]
-        lines.append(pipes([label, *(f"**{c}**" if lr == best else c
-                                     for lr, c in zip(steps, cells))]))  # fmt: skip
-    return "\n".join(lines)
-
-
-def duration(*names: str) -> str:
-    """What the runs took, and how many there are."""
-    records = [r for name in names for r in gather([RESULTS / name]).records]
-    hours = sum(float(r.result["seconds"]["total"]) for r in records) / 3600
-    return f"In all {len(records)} runs, {hours:.1f} hours of one core."
-
-
-def text(path: str) -> str:
-    """What a command printed, without its first line, which names the command."""
-    _, *lines = (ROOT / path).read_text(encoding="utf-8").strip().splitlines()
-    return "\n".join(["```text", *lines, "```"])
-
-
-def figure(name: str, kind: str) -> str:
-    """The drawings of one kind, written beside the page."""
-    lines = []
-    for drawing in draw(kind, groups_of(name)):
-        path = IMAGES / name / f"{drawing.name}.svg"
-        if DRAWING:
-            save_one(drawing, path)
-        lines.append(f"![{kind} of {name}]({path.relative_to(PAGE.parent)})")
-    return "\n\n".join(lines)
-
-
-def save_one(drawing: Drawing, path: Path) -> None:
-    """The SVG alone: the page needs one form, and has the data in its tables."""
-    save(drawing, path.parent)
-    for form in ("png", "csv"):
-        path.with_suffix(f".{form}").unlink()
-
-
-# What the summary shows: a question, the difference that answers it, and where it was measured.
-STREAMS = {
-    "fashion": "Fashion-MNIST, half size",
-    "fashion-whole": "Fashion-MNIST",
-    "cifar10": "CIFAR-10, small",
-    "cifar10-whole": "CIFAR-10",
-    "fashion-online": "Fashion-MNIST, half size, one epoch",
-    "fashion-noise": "noisy Fashion-MNIST, half size",
-    "fashion-noise-whole": "noisy Fashion-MNIST",
-    "cifar10-noise": "noisy CIFAR-10, small",
-    "cifar10-noise-whole": "noisy CIFAR-10",
-}
-QUESTIONS = {
-    "Does MetaSP beat ER with its schedule?": "MetaSP/ER + schedule",
-    "Does it beat its shuffled control?": "MetaSP/shuffled",
-    "Does RehSel add anything?": "RehSel/MetaSP",
-    "Influence as filter, over clusters alone": "filter/clusters alone",
-    "Mean loss as the same filter": "filter by loss/clusters alone",
-    "low-loss, over class-balanced": "low loss/balanced",
-}
-
-
-def summary() -> str:
-    """All answers in one figure."""
-    path = IMAGES / "differences.svg"
-    if DRAWING:
-        rows = {
-            stream: [row for each in groups_of(stream) for row in each.rows] for stream in STREAMS
-        }
-        panels = {
-            SCENARIO_WORDS[scenario]: {
-                question: lines
-                for question, pair in QUESTIONS.items()
-                if (lines := [line for stream in STREAMS
-                              if (line := answer(rows[stream], stream, pair, scenario))])
-            }
-            for scenario in SCENARIOS
-        }  # fmt: skip
-        with mpl.rc_context(LOOK):
-            drawing = forest("differences", "A_∞, class-incremental and task-incremental", panels)
-        save_one(drawing, path)
-    return f"![What the differences are, seed by seed]({path.relative_to(PAGE.parent)})"
-
-
-def answer(rows: list[Configuration], stream: str, pair: str, scenario: str) -> Line | None:
-    """The difference that a question asks for, where both sides were measured."""
-    a, b = (pick(tuple(rows), part) for part in pair.split("/"))
-    if a is None or b is None:
-        return None
-    return Line(STREAMS[stream], gaps(a, b, scenario))
-
-
-KINDS: Mapping[str, Callable[..., str]] = {
-    "scores": scores,
-    "compare": compare,
-    "across": across,
-    "against": against,
-    "found": found_labels,
-    "tenths": tenths,
-    "rates": rates,
-    "duration": duration,
-    "text": text,
-    "figure": figure,
-    "summary": summary,
-}
-
-
 def page() -> str:
     lines = []
     for line in TEMPLATE.read_text(encoding="utf-8").splitlines():
         if line.startswith("{{") and line.endswith("}}"):
             kind, *arguments = shlex.split(line[2:-2])
-            lines.append(KINDS[kind](*arguments))
+            lines.append(kinds.KINDS[kind](*arguments))
         else:
             lines.append(line)
     return "\n".join(lines).rstrip() + "\n"
@@ -368,5 +76,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
         collect(Path(sys.argv[2]), sys.argv[3])
     else:
-        DRAWING = True
+        kinds.DRAWING = True
         PAGE.write_text(page(), encoding="utf-8")
