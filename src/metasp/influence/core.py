@@ -1,7 +1,7 @@
 """Example influence on Stability and Plasticity: exact, and leaving the model untouched."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from typing import Any, TypedDict, Unpack
@@ -15,7 +15,6 @@ from metasp.influence.fuse import fuse
 from metasp.influence.origin import Origin, kept_norms, kept_random_state, shortened
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
-    Problem,
     double_backward,
     forward_mode,
     forward_over_reverse,
@@ -26,6 +25,7 @@ from metasp.influence.pseudo import (
     Named,
     Pair,
     Plan,
+    Problem,
     Scope,
     dense,
     find_culprit,
@@ -268,12 +268,9 @@ def _batch_gradient(
         ) from error
     grads = {k: dense(g) for k, g in zip(names, found) if g is not None}
     deltas = {i: g * n for i, g in zip(edges, found[len(names) :]) if g is not None}
-
-    def culprit() -> int | None:
-        at = (problem.origin, plan.params)
-        return find_culprit(problem.model, problem.loss_fn, problem.batch, at)
-
-    check_finite(recorded.losses.detach(), grads, "batch", culprit)
+    check_finite(
+        recorded.losses.detach(), grads, "batch", lambda: find_culprit(problem, plan.params)
+    )
     return grads, deltas
 
 
@@ -338,9 +335,8 @@ def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> lis
     and the number of examples."""
     parts = []
     for what, pair in pairs.items():
-        at = (problem.origin, theta)
         with enough_values(TWO):  # here, so that other ranks hear of it
-            loss, grads = gradient(problem.model, problem.loss_fn, pair, at, what)
+            loss, grads = gradient(replace(problem, batch=pair, what=what), theta)
         parts.append(({**grads, LOSS: loss}, len(pair[0])))
     return parts
 

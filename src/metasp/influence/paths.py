@@ -5,33 +5,15 @@ give J s, shape (directions, n), with J the derivative of the n losses for the p
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.autograd.forward_ad as fw
-from torch import Tensor, nn
+from torch import Tensor
 
-from metasp.influence.checks import example_losses
 from metasp.influence.generic import dual, tangent_of
-from metasp.influence.origin import Origin, differentiable_twice
-from metasp.influence.pseudo import Loss, Named, Pair, dense
+from metasp.influence.origin import differentiable_twice
+from metasp.influence.pseudo import Named, Problem, dense
 from metasp.influence.rules import Unsupported
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The batch's losses as a function of the parameters: everything else is held fixed."""
-
-    model: nn.Module
-    loss_fn: Loss
-    batch: Pair
-    origin: Origin
-
-    def losses(self, theta: Mapping[str, Tensor]) -> Tensor:
-        """The losses at ``theta``, shape (n,); parameters it does not name are constants."""
-        rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in theta}
-        outputs = self.origin.run(self.model, {**rest, **theta}, self.batch[0])
-        return example_losses(self.loss_fn, outputs, self.batch, "batch")
 
 
 def forward_mode(problem: Problem, theta: Named, directions: Named) -> Tensor:

@@ -160,25 +160,33 @@ def with_lr(plan: Plan, lr: float | None) -> Plan:
     return replace(plan, rules={k: replace(r, lr=float(lr)) for k, r in plan.rules.items()})
 
 
-def gradient(
-    model: nn.Module, loss_fn: Loss, pair: Pair, at: tuple[Origin, Named], what: str
-) -> tuple[Tensor, Named]:
-    """The mean loss on ``pair`` and its gradient for each parameter named in ``at``.
+@dataclass(frozen=True)
+class Problem:
+    """The losses of a batch as a function of the parameters: everything else is held fixed."""
 
-    Parameters that are not named stay as they are and are constants, so that no graph is built
-    below the lowest one in scope. A parameter that the loss does not use has no entry.
-    """
-    origin, theta = at
+    model: nn.Module
+    loss_fn: Loss
+    batch: Pair
+    origin: Origin
+    what: str = "batch"  # what a sentence about it calls it
+
+    def losses(self, theta: Mapping[str, Tensor]) -> Tensor:
+        """The losses at ``theta``, shape (n,); parameters it does not name are constants, so that
+        no graph is built below the lowest one that it does."""
+        rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in theta}
+        outputs = self.origin.run(self.model, {**rest, **theta}, self.batch[0])
+        return example_losses(self.loss_fn, outputs, self.batch, self.what)
+
+
+def gradient(problem: Problem, theta: Named) -> tuple[Tensor, Named]:
+    """The mean loss and its gradient for each parameter of ``theta``; one that the loss does not
+    use has no entry."""
     leaves = {k: t.detach().requires_grad_() for k, t in theta.items()}
-    rest = {k: p.detach() for k, p in model.named_parameters() if k not in leaves}
-    outputs = origin.run(model, {**rest, **leaves}, pair[0])
-    losses = example_losses(loss_fn, outputs, pair, what)
+    losses = problem.losses(leaves)
     mean = losses.mean()
     found = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
     grads = {k: dense(g) for k, g in zip(leaves, found) if g is not None}
-    check_finite(
-        losses.detach(), grads, what, lambda: find_culprit(model, loss_fn, pair, (origin, theta))
-    )
+    check_finite(losses.detach(), grads, problem.what, lambda: find_culprit(problem, theta))
     return mean.detach(), grads
 
 
@@ -187,20 +195,18 @@ def dense(grad: Tensor) -> Tensor:
     return grad.to_dense() if grad.is_sparse else grad
 
 
-def find_culprit(
-    model: nn.Module, loss_fn: Loss, pair: Pair, at: tuple[Origin, Named]
-) -> int | None:
+def find_culprit(problem: Problem, theta: Named) -> int | None:
     """The first example whose loss has a slope that is not finite, or None.
 
     Looked for in the loss alone, then one example at a time: a sum over the batch would spread
     the bad number over all of them.
     """
-    origin, theta = at
-    n = len(pair[0])
-    outputs = origin.run(model, theta, pair[0])
+    model, loss_fn, (inputs, targets) = problem.model, problem.loss_fn, problem.batch
+    n = len(inputs)
+    outputs = problem.origin.run(model, theta, inputs)
     if isinstance(outputs, Tensor) and outputs.shape[:1] == (n,):
         leaf = outputs.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(loss_fn(leaf, pair[1]).sum(), leaf)
+        (slope,) = torch.autograd.grad(loss_fn(leaf, targets).sum(), leaf)
         bad = (~slope.reshape(n, -1).isfinite().all(1)).nonzero()
         if len(bad):
             return int(bad[0])
@@ -208,7 +214,7 @@ def find_culprit(
     for i in range(n):
         one = slice(i, i + 1)
         try:
-            loss = loss_fn(origin.run(model, leaves, pair[0][one]), pair[1][one]).sum()
+            loss = loss_fn(problem.origin.run(model, leaves, inputs[one]), targets[one]).sum()
             slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         except (RuntimeError, ValueError):  # a layer that needs several examples
             return None
@@ -239,10 +245,10 @@ def virtual_parameters(
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
-        origin = Origin.of(model, device)
+        problem = Problem(model, loss_fn, batch, Origin.of(model, device))
         theta, momenta = dict(plan.params), plan.momenta
         for _ in range(steps):
-            _, grads = gradient(model, loss_fn, batch, (origin, theta), "batch")
+            _, grads = gradient(problem, theta)
             plan = plan.restrict(grads)
             moved, momenta = plan.step(theta, grads, momenta)
             theta = moved

@@ -2,6 +2,8 @@
 
 Lower influence is better: it lowers the loss on the validation sets."""
 
+from collections import Counter
+
 import torch
 from torch import Tensor
 
@@ -105,7 +107,7 @@ def replace_worst(
     held = memory.occupied.tolist()
     fresh = ~torch.isin(offer.ids[chosen], memory.ids[memory.occupied])
     chosen = chosen[fresh]
-    keep = shares(memory.capacity - len(chosen), counts([int(memory.tasks[s]) for s in held]))
+    keep = shares(memory.capacity - len(chosen), Counter([int(memory.tasks[s]) for s in held]))
     free = memory.empty.tolist()
     for task, quota in keep.items():
         free += worst_of([s for s in held if int(memory.tasks[s]) == task], quota, memory, harm)
@@ -116,7 +118,7 @@ def worst_of(slots: list[int], quota: int, memory: Memory, harm: Tensor) -> list
     """The slots to give up so that `quota` remain, evenly over classes, the most harmful first; of
     equals, the newest first."""
     labels = classes_in(memory, slots)
-    keep = shares(quota, counts(labels))
+    keep = shares(quota, Counter(labels))
     dropped = []
     for label, remaining in keep.items():
         own = [slot for slot, y in zip(slots, labels) if y == label]
@@ -134,7 +136,7 @@ def classes_in(memory: Memory, slots: list[int]) -> list[int]:
 
 def new_share(memory: Memory, offer: Offer) -> int:
     """Slots due to the new task when all tasks seen share the memory evenly."""
-    groups = counts(memory.tasks[memory.occupied].tolist())
+    groups = Counter(memory.tasks[memory.occupied].tolist())
     groups[offer.task] = len(offer.ids)
     return shares(memory.capacity, groups)[offer.task]
 
@@ -147,7 +149,3 @@ def ranked(influence: Tensor | None) -> Tensor:
 
 def no_influence(influence: Tensor | None) -> bool:
     return influence is None or bool(influence.isnan().all())
-
-
-def counts(groups: list[int]) -> dict[int, int]:
-    return {group: groups.count(group) for group in set(groups)}

@@ -1,7 +1,7 @@
 """What the memory keeps. A selection looks at the memory and an offer and returns a placement."""
 
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
@@ -221,8 +221,7 @@ def _balanced(
     pool = [pool[i] for i in torch.randperm(len(pool), generator=generator).tolist()]
     if last is not None:
         pool.sort(key=lambda entry: int(last[entry[2]]) if entry[2] >= 0 else 0)
-    groups = [group for group, _, _ in pool]
-    quota = shares(memory.capacity, {group: groups.count(group) for group in set(groups)})
+    quota = shares(memory.capacity, Counter(group for group, _, _ in pool))
     chosen, dropped = [], memory.empty.tolist()
     for group, slot, row in pool:
         keep = quota[group] > 0

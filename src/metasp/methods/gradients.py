@@ -14,7 +14,7 @@ from metasp.influence.origin import (
     kept_norms,
     kept_random_state,
 )
-from metasp.influence.pseudo import dense, gradient, make_plan, virtual_parameters
+from metasp.influence.pseudo import Problem, dense, gradient, make_plan, virtual_parameters
 from metasp.methods.learner import Learner, evaluating
 from metasp.methods.method import batch_bounds
 from metasp.types import Batch, LossFn, as_rows
@@ -67,8 +67,9 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     with kept_random_state(learner.device), kept_norms(model):
         for start, stop in batch_bounds(batch.size, portion or batch.size):
             pair = (batch.inputs[start:stop], batch.labels[start:stop])
+            problem = Problem(model, loss_of(learner), pair, origin, "memory")
             with statistics_for(model, stop - start), learner.autocast():
-                _, found = gradient(model, loss_of(learner), pair, (origin, theta), "memory")
+                _, found = gradient(problem, theta)
             total.add_(flat(model, found), alpha=(stop - start) / batch.size)
     return total
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from metasp.influence.origin import Origin, evaluate_at, kept_norms, kept_random_state
-from metasp.influence.pseudo import Rule, gradient, make_plan
+from metasp.influence.pseudo import Problem, Rule, gradient, make_plan
 from metasp.methods.gradients import (
     Named,
     loss_of,
@@ -143,8 +143,9 @@ class HAL(Method):
             for start, stop in batch_bounds(len(order), learner.plan.memory_batch):
                 batch = learner.prepare_replay(learner.memory.read(order[start:stop]))
                 pair = (batch.inputs, batch.labels)
+                problem = Problem(model, loss_of(learner), pair, origin, "memory")
                 with statistics_for(model, batch.size), learner.autocast():
-                    _, grads = gradient(model, loss_of(learner), pair, (origin, theta), "memory")
+                    _, grads = gradient(problem, theta)
                 plan = plan.restrict(grads)
                 moved, momenta = plan.step(theta, grads, momenta)
                 theta = {**theta, **moved}
