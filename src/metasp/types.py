@@ -3,13 +3,17 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) to one loss per example, shape (n,)."""
+
+CROSS_ENTROPY: LossFn = partial(F.cross_entropy, reduction="none")
 
 State = dict[str, Tensor]
 """Everything a part must keep across a kill, as tensors by name."""

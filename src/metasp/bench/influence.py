@@ -5,10 +5,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -16,9 +14,8 @@ from metasp.backbones import build
 from metasp.bench.timing import Timing, Told, interleave, machine, part, peak_bytes, silent
 from metasp.influence import record, sp_influence
 from metasp.influence.pseudo import Pair
+from metasp.types import CROSS_ENTROPY as LOSS
 from metasp.types import Streams
-
-LOSS = partial(F.cross_entropy, reduction="none")
 
 COST = {"er": 1, "released": 9, "ours": 4.5, "head": 1.7, "er uncoupled": 1, "uncoupled": 4}
 """The kinds of step, and roughly how many ER steps one of them costs."""

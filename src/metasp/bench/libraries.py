@@ -22,8 +22,7 @@ from metasp.influence import example_influence
 from metasp.influence.approximation import trained
 from metasp.influence.hessian import curvature, influence_matrix
 from metasp.influence.pseudo import Pair
-
-LOSS = partial(F.cross_entropy, reduction="none")
+from metasp.types import CROSS_ENTROPY as LOSS
 
 
 @dataclass(frozen=True)

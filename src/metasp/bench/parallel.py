@@ -7,21 +7,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 from metasp.bench.timing import Told, interleave, silent
 from metasp.influence import Ranks, record, sp_influence
 from metasp.methods.weighting import released
+from metasp.types import CROSS_ENTROPY as LOSS
 from metasp.types import Streams
 
 BATCH, GOAL, WIDTH = 64, 32, 256
 COUNTS = (1, 2, 4)
-LOSS = partial(F.cross_entropy, reduction="none")
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,9 @@ def refuse_settings_of_the_signs() -> None:
 
 def left_out(data: Path | None, count: int, as_json: bool) -> None:
     """The true influence of each example, by training again without it."""
-    from metasp.influence.approximation import LOSS, SCALING, scalings, trained
+    from metasp.influence.approximation import SCALING, scalings, trained
     from metasp.influence.truth import render, truth_report
+    from metasp.types import CROSS_ENTROPY as LOSS
 
     what, (x, y, goal_x, goal_y) = examples(data, count)
     inputs, goals = scalings(x.flatten(1).double(), goal_x.flatten(1).double())[SCALING]

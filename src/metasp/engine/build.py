@@ -1,11 +1,9 @@
 """From a complete spec and its benchmark to a trainer that stands at the start."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 
 from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
@@ -16,7 +14,7 @@ from metasp.methods import Recipe, complete_settings, method, method_settings
 from metasp.methods.learner import Learner, Plan
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
-from metasp.types import Streams
+from metasp.types import CROSS_ENTROPY, Streams
 
 LARGE = 1_000_000  # slots of a memory that are cheap enough to stay empty
 
@@ -135,7 +133,7 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
     learner = Learner(
         model=model,
         optimizer=optimizer,
-        loss_fn=partial(F.cross_entropy, reduction="none"),
+        loss_fn=CROSS_ENTROPY,
         memory=Memory(spec.memory),
         selection=selection(spec.selection or "reservoir"),
         transform=benchmark.transform,

@@ -5,24 +5,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from metasp.methods.learner import Learner, evaluating
-from metasp.types import Task
-
-BATCH = 500
+from metasp.methods.learner import Learner
+from metasp.methods.method import over_task
+from metasp.types import Examples, Task
 
 
 def evaluate(learner: Learner, task: Task, seen: Sequence[int]) -> tuple[float, float]:
     """Accuracy on a task's test set: over all `seen` classes, and over the task's own."""
-    model, test = learner.model, task.test
-    right = torch.zeros(2, dtype=torch.long)
-    with evaluating(model), torch.no_grad():
-        for start in range(0, len(test), BATCH):
-            batch = learner.plain(test.take(torch.arange(start, min(start + BATCH, len(test)))))
-            logits = learner.outputs(batch.inputs)
-            for row, classes in enumerate((seen, task.classes)):
-                right[row] += int((best_of(logits, classes) == batch.labels).sum())
-    class_il, task_il = (right / max(1, len(test))).tolist()
+    test = task.test
+    if not len(test):
+        return 0.0, 0.0
+    logits, labels = all_outputs(learner, test), test.labels.cpu()
+    right = [(best_of(logits, classes) == labels).sum() for classes in (seen, task.classes)]
+    class_il, task_il = (torch.stack(right) / len(test)).tolist()
     return class_il, task_il
+
+
+def all_outputs(learner: Learner, examples: Examples) -> Tensor:
+    """What the model as it stands says to each example, on the CPU."""
+    return over_task(learner, examples, lambda batch: learner.outputs(batch.inputs))
 
 
 def best_of(logits: Tensor, classes: Sequence[int]) -> Tensor:

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from metasp.engine.evaluate import BATCH, best_of
+from metasp.engine.evaluate import all_outputs, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
-from metasp.methods.learner import Learner, evaluating
+from metasp.methods.learner import Learner
 from metasp.types import Task
 
 
@@ -52,15 +52,12 @@ def predicted_labels(
     mode, so that training goes on as if it had not looked."""
     wanted, found = set(ids), dict[int, int]()
     classes = sorted({label for task in seen for label in task.classes})
-    with evaluating(learner.model), torch.no_grad():
-        for task in seen if classes else ():
-            if not len(task.train.source):
-                continue
-            names = task.train.ids.tolist()
-            rows = torch.tensor([row for row, name in enumerate(names) if name in wanted])
-            for part in torch.split(rows.long(), BATCH) if len(rows) else ():
-                batch = learner.plain(task.train.take(part))
-                logits = learner.outputs(batch.inputs)
-                if logits.dim() == 2 and logits.shape[1] > classes[-1]:
-                    found.update(zip(batch.ids.tolist(), best_of(logits, classes).tolist()))
+    for task in seen if classes else ():
+        rows = [row for row, name in enumerate(task.train.ids.tolist()) if name in wanted]
+        if not rows or not len(task.train.source):
+            continue
+        chosen = task.train.only(torch.tensor(rows))
+        logits = all_outputs(learner, chosen)
+        if logits.dim() == 2 and logits.shape[1] > classes[-1]:
+            found.update(zip(chosen.ids.tolist(), best_of(logits, classes).tolist()))
     return [found.get(identity) for identity in ids]

@@ -14,7 +14,6 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
@@ -26,8 +25,8 @@ from torch import Tensor, nn
 from metasp.influence.core import example_influence
 from metasp.influence.hessian import Curvature, curvature, exact, larsen, luketina, neumann
 from metasp.influence.pseudo import Pair
+from metasp.types import CROSS_ENTROPY as LOSS
 
-LOSS = partial(F.cross_entropy, reduction="none")
 METHODS = ("Larsen", "Luketina", "Neumann", "MetaSP")
 
 

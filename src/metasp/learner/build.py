@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -20,7 +19,7 @@ from metasp.learner.settings import LearnerSettings, Parts
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, settings_of
 from metasp.methods.learner import Learner, Plan, evaluating
-from metasp.types import Examples, Streams, Task
+from metasp.types import CROSS_ENTROPY, Examples, Streams, Task
 
 AT_ONCE = 500  # examples in one pass without gradients
 
@@ -71,7 +70,7 @@ def build(
             momentum=first(settings.momentum, recipe.kind.momentum),
             weight_decay=first(settings.weight_decay, recipe.kind.weight_decay),
         ),
-        loss_fn=parts.loss_fn or partial(F.cross_entropy, reduction="none"),
+        loss_fn=parts.loss_fn or CROSS_ENTROPY,
         memory=Memory(settings.memory),
         selection=selection(keeps or "reservoir"),
         transform=Inputs(parts.transform, parts.augment, weights[0].dtype),
