@@ -1,12 +1,13 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 from metasp.cli import COMMANDS
-from tests.helpers import ROOT, metasp
+from tests.helpers import ROOT, finish, metasp
 
 QUICK = ["--method", "er", "--epochs", "1", "--limit-per-class", "20", "--threads", "1"]
 
@@ -68,6 +69,13 @@ BAD = [
     (["run", "--device", "abacus"], "unknown device"),
     (["resume", "nowhere"], "is not a run"),
     (["list", "method"], "did you mean 'methods'"),
+    (["report", "--format", "jsn"], "unknown --format 'jsn': did you mean 'json'?"),
+    (["report", "--table", "scors"], "unknown --table 'scors': did you mean 'scores'?"),
+    (["sweep", "my.toml", "--on", "lcoal"], "unknown --on 'lcoal': did you mean 'local'?"),
+    (["influence-check", "--damping", "nan"], "nan is not a finite number"),
+    (["influence-check", "--damping", "inf"], "inf is not a finite number"),
+    (["influence-check", "--figure", "nowhere/a.png"], "no PNG or SVG in a folder that exists"),
+    (["influence-check", "--figure", "a.doc"], "no PNG or SVG in a folder that exists"),
     (["rnu"], "did you mean 'run'"),
     (["resume"], "Missing argument"),
 ]
@@ -94,6 +102,30 @@ def test_a_bad_spec_file_is_one_sentence(tmp_path):
         assert done.returncode == 2
         assert words in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_help_lists_the_commands_after_one_of_them_was_called(capsys):
+    """The module of `metasp list` has the name of Python's own list."""
+    from metasp.cli import main
+
+    for arguments in (["list", "methods"], ["--help"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+    assert "List methods" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["list methods", "report RUNS", "resume RUNS/RUN"])
+def test_a_closed_output_is_no_mistake(command, tiny):
+    run = finish(tiny()).path
+    words = command.replace("RUNS", shlex.quote(str(run.parent))).replace("RUN", run.name)
+    line = f"{shlex.quote(sys.executable)} -m metasp {words} >&-"
+    done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, cwd=ROOT / "src")
+    assert (done.returncode, done.stderr) == (0, "")
+    line = f"{shlex.quote(sys.executable)} -m metasp {words} 2>&-"
+    done = subprocess.run(line, shell=True, stdout=subprocess.PIPE, text=True, cwd=ROOT / "src")
+    assert done.returncode == 0
+    assert "er" in done.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)

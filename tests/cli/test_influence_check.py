@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from metasp.cli import main
+from metasp.influence.approximation import Counts, InfluenceCheck, Point
 from tests.helpers import metasp
 
 
@@ -36,3 +38,25 @@ def test_what_the_truth_would_ignore_is_refused(given):
     assert done.returncode == 2
     assert given[0] in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_figure_that_cannot_be_drawn_costs_no_measurement(monkeypatch, capsys, tmp_path):
+    """The disk fills up while we measure: what was measured is printed all the same."""
+    monkeypatch.delenv("METASP_DATA", raising=False)
+    counts = {"MetaSP": (Counts(600, 400, 0, 0),)}
+    points = (Point("MetaSP", 3.0, 20, (1.0,)),)
+    check = InfluenceCheck((1231,), 3.0, 20, counts, points, {"as is": (1.0,)}, (0.9,))
+    monkeypatch.setattr("metasp.influence.approximation.influence_check", lambda *_, **__: check)
+    monkeypatch.setattr("metasp.influence.approximation.render", lambda _: ["MetaSP: 1000 agree"])
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full_disk)
+    for form in ([], ["--json"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["influence-check", "--figure", str(tmp_path / "a.png"), *form])
+        heard = capsys.readouterr()
+        assert stop.value.code == 2
+        assert "MetaSP" in heard.out
+        assert "cannot draw" in heard.err
+
+
+def full_disk(*_, **__):
+    raise OSError(28, "No space left on device")

@@ -79,7 +79,34 @@ def test_a_garbled_result_is_said_and_listed_as_damaged(content, tiny, capsys):
     assert row["state"] == "damaged"
 
 
-@pytest.mark.parametrize("content", ["3\n", "{}\n", "[]\n", "nonsense\n"])
+GARBLED = [
+    (("seconds", "total"), float("nan")),
+    (("class_il", "S"), [[]]),
+    (("task_il", "P"), [None] * 5),
+    (("class_il", "matrix", 1, 0), float("inf")),
+    (("class_names",), 5),
+]
+
+
+@pytest.mark.parametrize(("part", "value"), GARBLED, ids=str)
+def test_a_result_of_the_wrong_content_is_one_sentence(part, value, tiny, capsys):
+    run = finish(tiny()).path
+    result = json.loads((run / "result.json").read_text())
+    where = result
+    for key in part[:-1]:
+        where = where[key]
+    where[part[-1]] = value
+    (run / "result.json").write_text(json.dumps(result))
+    for command in ("resume", "explore"):
+        code, text = told(capsys, command, run)
+        assert (code, len(text.splitlines())) == (2, 1)
+        assert f"result.json is damaged (it lacks or garbles {part[0]})" in text
+
+
+LOGS = ["3\n", "{}\n", "[]\n", "nonsense\n", '{"event": "TaskStarted", "task": 0}\n']
+
+
+@pytest.mark.parametrize("content", LOGS)
 def test_a_garbled_log_is_one_sentence(content, tiny, capsys):
     run = finish(tiny()).path
     (run / "events.jsonl").write_text(content)

@@ -7,6 +7,7 @@ import json
 import re
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -216,14 +217,27 @@ def without_column(path):
     pq.write_table(pq.read_table(path).drop_columns(["fused"]), path)
 
 
+def with_ids(value):
+    def harm(path):
+        table = pq.read_table(path)
+        place = table.column_names.index("id")
+        pq.write_table(table.set_column(place, "id", pa.array([value] * len(table))), path)
+
+    return harm
+
+
 @pytest.mark.parametrize(
     ("name", "harm", "sentence"),
     [
         ("influence.parquet", truncate, r"influence.parquet is damaged"),
         ("influence.parquet", without_column, r"lacks the column fused"),
+        ("influence.parquet", with_ids(None), r"lacks the column id, or values of it"),
+        ("influence.parquet", with_ids("seven"), r"influence.parquet is damaged .*seven"),
+        ("memory/task-001.parquet", with_ids(None), r"task-001.parquet is damaged .*column id"),
+        ("memory/task-001.parquet", with_ids("seven"), r"task-001.parquet is damaged .*seven"),
         ("memory/task-001.parquet", truncate, r"task-001.parquet is damaged"),
         ("result.json", truncate, r"result.json is damaged"),
-        ("result.json", lambda path: path.write_text("{}"), r"lacks class_il"),
+        ("result.json", lambda path: path.write_text("{}"), r"lacks or garbles class_il"),
         ("events.jsonl", lambda path: path.write_text("no\n"), r"events.jsonl is damaged"),
         ("events.jsonl", lambda path: path.unlink(), r"no events.jsonl"),
         ("spec.toml", lambda path: path.unlink(), r"is not a run"),

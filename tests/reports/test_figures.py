@@ -225,6 +225,19 @@ def test_a_damaged_influence_table_is_named(runs, tmp_path, capsys):
     assert "influence.parquet is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", [None, "much"])
+def test_influences_that_are_no_numbers_are_named(runs, tmp_path, capsys, value):
+    run = next(runs.glob("*-er-*"))
+    made_influence(run)
+    table = pq.read_table(run / "influence.parquet").drop_columns(["fused"])
+    table = table.append_column("fused", pa.array([value] * len(table)))
+    pq.write_table(table, run / "influence.parquet")
+    with pytest.raises(SystemExit) as ended:
+        main(["figures", str(runs), "--out", str(tmp_path / "out"), "--only", "influence-counts"])
+    assert ended.value.code == 2
+    assert "influence.parquet is damaged" in capsys.readouterr().err
+
+
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8))
 def test_the_front_holds_exactly_the_points_that_none_dominates(points):
     front = {points[index] for index in pareto_front(points)}

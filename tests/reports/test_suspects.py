@@ -160,3 +160,19 @@ def test_the_command_without_noise_and_without_a_table(
     code, _, err = call(capsys, str(run))
     assert code == 2
     assert "no influence table" in err
+
+
+@pytest.mark.parametrize("name", ["influence.parquet", "noise.parquet"])
+@pytest.mark.parametrize("column", ["id", "task"])
+@pytest.mark.parametrize("values", ["absent", None, "seven"])
+def test_a_table_of_the_wrong_content_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, column: str, values: str | None
+) -> None:
+    run = stored_run(tmp_path, noise=True)
+    harmed = pq.read_table(run / name).drop_columns([column])
+    if values != "absent":
+        harmed = harmed.append_column(column, pa.array([values] * len(harmed)))
+    pq.write_table(harmed, run / name)
+    code, out, err = call(capsys, str(run))
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+    assert f"{name} is damaged" in err

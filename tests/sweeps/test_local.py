@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -248,3 +249,20 @@ def test_a_mistake_of_ours_is_one_line_for_the_table_and_a_whole_trace_for_the_l
     said, trace = worker({"name": "a-run", "runs": ".", "data": None})
     assert (said["name"], said["state"], said["note"]) == ("a-run", "failed", "KeyError: 'spec'")
     assert "Traceback" in trace
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_trace_that_cannot_be_stored_does_not_end_the_sweep(tmp_path, code):
+    from metasp.sweeps.jobs import Job, Update
+    from metasp.sweeps.local import Child, ended
+
+    (tmp_path / "runs" / "a-run.failed.log").mkdir(parents=True)  # where the trace would go
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, closed when it has ended
+    script = f"import sys; print('it broke', file=sys.stderr); sys.exit({code})"
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=errors, text=True)
+    job = Job(RunSpec(), tmp_path / "runs" / "a-run", "new")
+    last = ended(Child(job, process, errors, Update("a-run", "done") if code == 0 else None))
+    assert last.state == ("done" if code == 0 else "failed")
+    if code:
+        assert last.note.startswith("it broke; its trace could not be stored in ")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a-run.failed.log"]

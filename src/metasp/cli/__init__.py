@@ -32,7 +32,7 @@ class Lazy(click.Group):
     """A group whose commands are imported on first use, so that help is instant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS]  # `list` is a command here, once that is imported
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
@@ -43,7 +43,7 @@ class Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -66,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2."""
     # Threads that wait for work by spinning would stop a busy machine; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Python has none where the shell closed it (>&-).
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # one that cannot say ∞ says \u221e
             stream.reconfigure(errors="backslashreplace")

@@ -1,6 +1,7 @@
 """metasp influence-check: the paper's approximation table, measured here."""
 
 import json
+import math
 import statistics
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -22,6 +23,21 @@ Examples:
   metasp influence-check --json > check.json
   metasp influence-check --truth 200 --data ../shared/data
 """
+SUFFIXES = (".png", ".svg")
+
+
+def finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """A range without an upper end lets these through."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number.", ctx, param)
+    return value
+
+
+def drawable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Said before anything is measured."""
+    if value is not None and (value.suffix.lower() not in SUFFIXES or not value.parent.is_dir()):
+        raise click.BadParameter(f"{value} is no PNG or SVG in a folder that exists.", ctx, param)
+    return value
 
 
 @click.command(epilog=EXAMPLES)
@@ -36,6 +52,7 @@ Examples:
 @click.option(
     "--damping",
     type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
     default=3.0,
     show_default=True,
     help="Damping λ of the exact influence; MetaSP's steps follow αK = 1/λ.",
@@ -46,6 +63,7 @@ Examples:
 @click.option(
     "--figure",
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=drawable,
     help="Draw the dependence on λ and K into this file (PNG or SVG).",
 )
 @click.option(
@@ -83,16 +101,16 @@ def command(
             damping=damping,
             steps=steps,
         )
-    if figure is not None:
-        draw(check, what, figure)
     if as_json:
         print(json.dumps({"data": what, "methods": mean_counts(check), **asdict(check)}))
-        return
-    print(f"data: {what}")
-    for line in render(check):
-        print(line)
+    else:
+        print(f"data: {what}")
+        for line in render(check):
+            print(line)
     if figure is not None:
-        print(f"figure: {figure}")
+        draw(check, what, figure)
+        if not as_json:
+            print(f"figure: {figure}")
 
 
 def refuse_settings_of_the_signs() -> None:

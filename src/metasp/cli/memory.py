@@ -12,6 +12,7 @@ from metasp.cli.terminal import text_console
 from metasp.errors import UserError
 from metasp.store import RunDir, open_run
 from metasp.store.forget import records
+from metasp.store.parcel import newest_checkpoint
 
 EXAMPLES = """
 \b
@@ -73,7 +74,9 @@ def forget(
     picked = label is not None or task is not None
     if bool(ids) == picked:
         raise UserError("say what to forget: ids, or --label and --task, but not both.")
-    held = {row["id"] for row in rows_of(where, label, task)}
+    # Ids can be forgotten before there is a memory.
+    looked = picked or newest_checkpoint(where.path)
+    held = {row["id"] for row in rows_of(where, label, task)} if looked else set()
     if picked and not held:
         raise UserError("the memory holds no such example: see `metasp memory list RUN`.")
     gone = where.forget(list(ids) if ids else sorted(held), reason)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from metasp.errors import unknown
 from metasp.spec import RunSpec, field_types
 
 Command = Callable[..., Any]
@@ -59,6 +60,15 @@ track_option = click.option(
 def default_runs() -> Path:
     """The folder of runs where a command takes any number of them."""
     return Path(os.environ.get(RUNS_VARIABLE) or RUNS)
+
+
+class OneOf(click.Choice[str]):
+    """A choice that names the one nearest to what it does not know."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if value not in self.choices:
+            raise unknown(param.opts[0], str(value), self.choices)
+        return super().convert(value, param, ctx)
 
 
 class Numbers(click.ParamType[Any]):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from metasp.cli.options import default_runs
+from metasp.cli.options import OneOf, default_runs
 from metasp.cli.terminal import text_console
 from metasp.errors import UserError
 from metasp.reports.configurations import group
@@ -42,8 +42,8 @@ ONLY_FOR = {  # options that other tables would ignore
 
 @click.command(epilog=EXAMPLES)
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--table", type=click.Choice(TABLES), default="scores", show_default=True)
-@click.option("--format", "form", type=click.Choice(["terminal", *FORMATS]), default="terminal")
+@click.option("--table", type=OneOf(TABLES), default="scores", show_default=True)
+@click.option("--format", "form", type=OneOf(["terminal", *FORMATS]), default="terminal")
 @click.option("--against", help="Row or method that the others are tested against "
               "[default: metasp-rehsel].")  # fmt: skip
 @click.option("--holm", is_flag=True, help="Correct the tests of each column for their number.")

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from metasp.cli.board import follow, listing, summary
-from metasp.cli.options import checkpoint_option, data_option, json_option, runs_option
+from metasp.cli.options import OneOf, checkpoint_option, data_option, json_option, runs_option
 from metasp.cli.run import stop_on_signal
 from metasp.cli.terminal import text_console, typed, typed_again
 from metasp.errors import UserError
@@ -58,7 +58,7 @@ def ray_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("sweep")
 @click.option("--dry-run", is_flag=True, help="List the runs and what is already done.")
 @click.option("--print", "show", is_flag=True, help="Print a preset, to copy and change it.")
-@click.option("--on", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--on", type=OneOf(["local", "ray"]), default="local", show_default=True)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),

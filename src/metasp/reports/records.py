@@ -14,6 +14,7 @@ from metasp.store import RunDir
 SCENARIOS = ("class_il", "task_il")
 METRICS = ("A_1", "A_inf", "A_m", "BWT")
 TOLERANCE = 1e-9
+GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 
 
 class Unusable(Exception):
@@ -107,7 +108,7 @@ def read_record(path: Path) -> Record | None:
     try:
         record = Record(path, dict(result["spec"]), result)
         check(record)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except GARBLED as error:
         raise Unusable(f"its result.json lacks or garbles {error}") from error
     return record
 

@@ -227,7 +227,7 @@ def read_check(file: Path) -> list[Mapping[str, Any]]:
             _ = str(entry["method"]), [int(entry[name]) for name in ("examples", *COUNTS)]
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(f"{file} is not what `metasp influence-check --json` writes.") from error
     return list(entries)
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as pack_tensors
 
 from metasp.errors import UserError
-from metasp.store.files import sha256, write_atomic
+from metasp.store.files import content_of, sha256, write_atomic
 
 FORMAT = 1
 KEEP = 2  # the latest, and the one before it should the latest be damaged
@@ -28,6 +28,16 @@ class Checkpoint:
 
 class Damaged(Exception):
     """A checkpoint that must not be used, with the reason."""
+
+
+UNUSABLE = (
+    FileNotFoundError,
+    ValueError,
+    RecursionError,  # JSON that is nested too deeply
+    KeyError,
+    TypeError,
+    SafetensorError,
+)
 
 
 def save_checkpoint(folder: Path, arrays: Arrays, numbers: dict[str, Any]) -> int:
@@ -67,16 +77,16 @@ def drop_checkpoint(folder: Path, number: int) -> None:
 
 def load_checkpoint(folder: Path, number: int) -> Checkpoint:
     try:
-        entry = json.loads((folder / f"{number:06d}.json").read_bytes())
+        entry = json.loads(content_of(folder / f"{number:06d}.json"))
         body = entry["body"]
         if sha256(json.dumps(body, sort_keys=True).encode()) != entry["checksum"]:
             raise Damaged("its numbers were altered")
         if (version := body["format"]) == FORMAT:
-            content = (folder / f"{number:06d}.safetensors").read_bytes()
+            content = content_of(folder / f"{number:06d}.safetensors")
             if sha256(content) != body["tensors"]:
                 raise Damaged("its tensors were cut short or altered")
             return Checkpoint(number, parse_tensors(content), body["numbers"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except UNUSABLE as error:
         raise Damaged(str(error)) from error
     except OSError as error:  # a disk that does not answer now may hold sound checkpoints
         raise UserError(
@@ -91,4 +101,4 @@ def load_checkpoint(folder: Path, number: int) -> Checkpoint:
 
 def numbers_in(folder: Path) -> list[int]:
     """The numbers of the checkpoints that were written to the end."""
-    return [int(path.stem) for path in folder.glob("[0-9]*.json") if path.stem.isdigit()]
+    return [int(path.stem) for path in folder.glob("[0-9]*.json") if path.stem.isdecimal()]

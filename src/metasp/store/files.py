@@ -1,10 +1,12 @@
 """Writing that either happens whole or not at all, and locks between processes."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,24 @@ def writing(path: Path) -> Iterator[None]:
             f"cannot write to {path}: {error.strerror or error}; make room or choose another "
             "folder with --runs. What was stored before is intact."
         ) from error
+
+
+def own_only(run: Path) -> None:
+    """What a run writes in place or clears out must be its own: a link could name any file or
+    folder of ours, and a pipe would keep us waiting."""
+    for path in (run / name for name in ("events.jsonl", "checkpoint", "memory")):
+        if path.is_symlink() or path.is_fifo():
+            raise UserError(
+                f"{path} is a link or a pipe, and a run writes to its own files alone: put what "
+                "belongs there in its place, or delete it."
+            )
+
+
+def content_of(path: Path) -> bytes:
+    """The content of a stored file; a pipe would keep us waiting, and a device may never end."""
+    if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return path.read_bytes()
 
 
 def write_atomic(path: Path, content: bytes) -> None:

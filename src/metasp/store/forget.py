@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from metasp.errors import UserError
 from metasp.store.checkpoints import Arrays, drop_checkpoint, load_latest, numbers_in
 from metasp.store.checkpoints import save_checkpoint as save
-from metasp.store.files import write_atomic
+from metasp.store.files import content_of, write_atomic
+from metasp.store.tables import command_for, write_table
 
 FORMAT = 1
 LAST = int(np.iinfo(np.int64).max)  # the largest id
@@ -95,7 +96,12 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
 
 def memory_of(run: Path) -> dict[str, Sequence[Any]]:
     """The columns of what a run's memory holds, as of its last checkpoint."""
-    found, _ = load_latest(run / "checkpoint")
+    found, unsound = load_latest(run / "checkpoint")
+    if found is None and unsound:
+        raise UserError(
+            f"all checkpoints of {run} are damaged, and the memory with them: make the run again "
+            f"with `{command_for(run)}`."
+        )
     if found is None or "memory/ids" not in found.arrays:
         raise UserError(f"{run} has no checkpoint yet: let it run, or look at a finished run.")
     slots = np.nonzero(found.arrays["memory/ids"] >= 0)[0]
@@ -115,9 +121,7 @@ def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:
         return
     keep = ~np.isin(table.column("id").to_numpy(), ids)
     if not keep.all():
-        sink = pa.BufferOutputStream()
-        pq.write_table(table.filter(pa.array(keep)), sink)
-        write_atomic(path, sink.getvalue().to_pybytes())
+        write_table(path, table.filter(pa.array(keep)))
 
 
 def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any]) -> None:
@@ -145,24 +149,49 @@ def _mark_result(path: Path, count: int) -> None:
     if path.is_file():
         try:
             result = marked(json.loads(path.read_bytes()), count, undisturbed=True)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, RecursionError, TypeError, AttributeError) as error:
             raise damaged(path, error) from error
         write_atomic(path, json.dumps(result, indent=1).encode())
 
 
 def _read(run: Path) -> dict[str, Any]:
     try:
-        stored: dict[str, Any] = json.loads((run / RECORD).read_bytes())
+        stored = json.loads(content_of(run / RECORD))
+        version = stored["format"]
+        if version == FORMAT and not _is_whole(stored):
+            raise ValueError("it is no record of what was forgotten")
     except (FileNotFoundError, NotADirectoryError):
         return {"format": FORMAT, "complete": True, "records": []}
-    except ValueError as error:
-        raise UserError(f"{run / RECORD} is damaged ({error}): take a backup.") from error
-    if stored.get("format") != FORMAT:
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(
-            f"{run / RECORD} has format {stored.get('format')} and this metasp reads {FORMAT}: "
+            f"{run / RECORD} is damaged ({error}): bring it back from a backup, or delete it and "
+            "say again with `metasp memory forget` what to forget."
+        ) from error
+    if version != FORMAT:
+        raise UserError(
+            f"{run / RECORD} has format {version} and this metasp reads {FORMAT}: "
             "use a newer metasp."
         )
-    return stored
+    whole: dict[str, Any] = stored
+    return whole
+
+
+def _is_whole(stored: Mapping[str, Any]) -> bool:
+    entries = stored.get("records")
+    return (
+        isinstance(stored.get("complete"), bool)
+        and isinstance(entries, list)
+        and all(isinstance(entry, dict) and _is_record(entry) for entry in entries)
+    )
+
+
+def _is_record(entry: Mapping[str, Any]) -> bool:
+    ids = entry.get("ids")
+    return (
+        isinstance(ids, list)
+        and all(type(i) is int and 0 <= i <= LAST for i in ids)
+        and all(isinstance(entry.get(name), str) for name in ("when", "reason"))
+    )
 
 
 def _write(run: Path, stored: Mapping[str, Any]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from metasp.errors import UserError
-from metasp.store.checkpoints import numbers_in
-from metasp.store.files import write_atomic
+from metasp.store.checkpoints import drop_checkpoint, numbers_in
+from metasp.store.files import own_only, write_atomic
+from metasp.store.tables import memory_names
 
 # In the order of writing: a checkpoint's JSON makes its tensors count, a result ends the run.
 FILES = (
@@ -42,7 +43,7 @@ def pack(run: Path) -> Parcel:
             return {}
     loose = ["forgotten.json", "spec.toml", "noise.parquet", "events.jsonl"]
     loose += ["influence.parquet", "result.json"]
-    loose += [f"memory/{path.name}" for path in sorted((run / "memory").glob("task-*.parquet"))]
+    loose += memory_names(run).values()
     for name in loose:
         try:
             parcel[name] = (run / name).read_bytes()
@@ -67,14 +68,14 @@ def unpack(run: Path, parcel: Mapping[str, bytes]) -> None:
     if not parcel:
         return
     ranked = sorted(parcel, key=rank)
+    own_only(run)
     for name in ranked:
         target = run / name
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, parcel[name])
     for number in numbers_in(run / "checkpoint"):
         if f"checkpoint/{number:06d}.json" not in parcel:
-            for suffix in ("json", "safetensors"):
-                (run / "checkpoint" / f"{number:06d}.{suffix}").unlink(missing_ok=True)
+            drop_checkpoint(run / "checkpoint", number)
 
 
 def rank(name: str) -> int:

@@ -10,10 +10,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from metasp.errors import UserError
-from metasp.events import Event, TaskFinished, as_record
+from metasp.events import STORED, Event, TaskFinished, as_record
 from metasp.spec import RunSpec
 from metasp.store import forget
 from metasp.store.checkpoints import (
@@ -23,52 +22,62 @@ from metasp.store.checkpoints import (
     load_latest,
     save_checkpoint,
 )
-from metasp.store.files import locked, write_atomic, writing
-from metasp.store.tables import command_for, whole_table
+from metasp.store.files import content_of, locked, own_only, write_atomic, writing
+from metasp.store.tables import (
+    INFLUENCE,
+    MEMORY,
+    NOISE,
+    command_for,
+    memory_names,
+    whole_table,
+    write_table,
+)
 
 Columns = Mapping[str, Sequence[Any]]
-
-INFLUENCE = pa.schema(
-    [
-        ("task", pa.int32()),
-        ("id", pa.int64()),
-        ("label", pa.int32()),
-        ("source", pa.string()),
-        ("stability", pa.float64()),
-        ("plasticity", pa.float64()),
-        ("fused", pa.float64()),
-        ("loss", pa.float64()),
-        ("count", pa.int64()),
-        ("kept", pa.bool_()),
-        ("predicted", pa.int32()),
-    ]
-)
-
-NOISE = pa.schema(
-    [
-        ("task", pa.int32()),
-        ("id", pa.int64()),
-        ("label", pa.int32()),
-        ("true_label", pa.int32()),
-    ]
-)
 
 
 def whole_scores(entry: Any) -> bool:
     """Whether these are the scores of a scenario."""
-    scores = entry if isinstance(entry, dict) else {}
-    return (
-        all(isinstance(scores.get(name), float) for name in ("A_1", "A_inf", "A_m"))
-        and all(isinstance(scores.get(name), list) for name in ("matrix", "S", "P"))
-        and isinstance(scores.get("BWT", ""), float | None)
-    )
+    match entry:
+        case {
+            "A_1": float(),
+            "A_inf": float(),
+            "A_m": float(),
+            "BWT": float() | None,
+            "matrix": list(matrix),
+            "S": list(changes),
+            "P": list(gains),
+        }:
+            return len(matrix) == len(changes) == len(gains) and all(
+                isinstance(row, list) and all(isinstance(value, float) for value in row)
+                for row in (gains, *changes)
+            )
+    return False
 
 
 def whole_seconds(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("total"), float)
 
 
-PARTS = {"class_il": whole_scores, "task_il": whole_scores, "seconds": whole_seconds}
+def whole_names(entry: Any) -> bool:
+    return isinstance(entry, list | None)
+
+
+def is_finite(entry: Any) -> bool:
+    """Whether no number in it is NaN or infinite, which Python's JSON lets through."""
+    try:
+        json.dumps(entry, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+PARTS = {
+    "class_il": whole_scores,
+    "task_il": whole_scores,
+    "seconds": whole_seconds,
+    "class_names": whole_names,
+}
 
 
 class RunDir:
@@ -90,6 +99,7 @@ class RunDir:
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path / "lock"):
+            own_only(self.path)
             with writing(self.path):
                 if fresh:
                     self._wipe()
@@ -119,10 +129,10 @@ class RunDir:
     def result(self) -> dict[str, Any] | None:
         """The stored result; None while the run is unfinished."""
         try:
-            result = json.loads((self.path / "result.json").read_bytes())
+            result = json.loads(content_of(self.path / "result.json"))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(
                 f"{self.path / 'result.json'} is damaged ({error}): make the run again with "
                 f"`{command_for(self.path)}`."
@@ -135,7 +145,7 @@ class RunDir:
         if result is None:
             return None
         for part, is_whole in PARTS.items():
-            if not is_whole(result.get(part)):
+            if not (is_whole(result.get(part)) and is_finite(result.get(part))):
                 raise UserError(
                     f"{self.path / 'result.json'} is damaged (it lacks or garbles {part}): "
                     f"make the run again with `{command_for(self.path)}`."
@@ -181,7 +191,7 @@ class RunDir:
             with writing(self.path):
                 self._events.flush()
         try:
-            content = (self.path / "events.jsonl").read_bytes()
+            content = content_of(self.path / "events.jsonl")
         except FileNotFoundError as error:
             raise UserError(f"{self.path} has no events.jsonl: the run is damaged.") from error
         except OSError as error:
@@ -193,9 +203,13 @@ class RunDir:
         try:
             events = [json.loads(line) for line in lines]
             for event in events:
-                event["event"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{self.path / 'events.jsonl'} is damaged ({error}).") from error
+                for name in STORED.get(event["event"], ()):
+                    event[name]
+        except (ValueError, RecursionError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{self.path / 'events.jsonl'} is damaged ({error}): make the run again with "
+                f"`{command_for(self.path)}`."
+            ) from error
         return events
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -206,12 +220,12 @@ class RunDir:
 
     def influence(self) -> Columns | None:
         """One row per example and task; None where the method records none."""
-        return self._columns("influence.parquet")
+        return self._columns("influence.parquet", INFLUENCE)
 
     def memory_tables(self) -> dict[int, Columns]:
         """What the memory held at the end of each finished task, by task."""
-        paths = sorted((self.path / "memory").glob("task-[0-9]*.parquet"))
-        tables = {int(path.stem[5:]): self._columns(f"memory/{path.name}") for path in paths}
+        names = memory_names(self.path).items()
+        tables = {task: self._columns(name, MEMORY) for task, name in names}
         return {task: columns for task, columns in tables.items() if columns is not None}
 
     def page(self, other: "RunDir | None" = None) -> Path:
@@ -242,6 +256,7 @@ class RunDir:
         """Take examples back: nothing of their content stays in the directory, and the run, if it
         goes on, does so without them."""
         with locked(self.path / "lock"), writing(self.path):
+            own_only(self.path)
             return forget.forget(self.path, ids, reason)
 
     def memory(self) -> Columns:
@@ -250,16 +265,12 @@ class RunDir:
 
     def noise(self) -> Columns | None:
         """The labels that are wrong on purpose; None where none were asked for."""
-        return self._columns("noise.parquet")
+        return self._columns("noise.parquet", NOISE)
 
-    def _columns(self, name: str) -> Columns | None:
-        path = self.path / name
-        if not path.is_file():
+    def _columns(self, name: str, schema: pa.Schema) -> Columns | None:
+        if not (self.path / name).is_file():
             return None
-        try:
-            columns: Columns = pq.read_table(path).to_pydict()
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{path} is damaged ({str(error).splitlines()[0]}).") from error
+        columns: Columns = whole_table(self.path, name, schema).to_pydict()
         return columns
 
     def _write_memory(self, event: TaskFinished) -> None:
@@ -276,7 +287,7 @@ class RunDir:
         columns = {"loss": unknown, "predicted": unknown, **event.influence}
         rows = pa.table(columns, schema=INFLUENCE)
         if path.exists():
-            old = whole_table(path, INFLUENCE)
+            old = whole_table(self.path, path.name, INFLUENCE)
             rows = pa.concat_tables([old.filter(pc.field("task") < event.task), rows])
         write_table(path, rows)
 
@@ -306,12 +317,6 @@ class RunDir:
                 events.close()
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    write_atomic(path, sink.getvalue().to_pybytes())
-
-
 def open_run(path: Path) -> RunDir:
     """A run that is stored in a folder, to be read: without what it was told to forget, also
     where that was cut short."""
@@ -322,6 +327,7 @@ def open_run(path: Path) -> RunDir:
     if not there:
         raise UserError(f"{path} is not a run: it has no spec.toml; see `metasp list runs`.")
     run = path.resolve()
+    own_only(run)
     if forget.pending(run):
         with locked(run / "lock"), writing(run):
             forget.complete(run)

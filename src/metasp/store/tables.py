@@ -1,33 +1,93 @@
-"""Reading the tables of a run, a few columns at a time."""
+"""The tables of a run: what they hold, and reading and writing them whole."""
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metasp.errors import UserError
+from metasp.store.files import write_atomic
+
+INFLUENCE = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("id", pa.int64()),
+        ("label", pa.int32()),
+        ("source", pa.string()),
+        ("stability", pa.float64()),
+        ("plasticity", pa.float64()),
+        ("fused", pa.float64()),
+        ("loss", pa.float64()),
+        ("count", pa.int64()),
+        ("kept", pa.bool_()),
+        ("predicted", pa.int32()),
+    ]
+)
+
+NOISE = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("id", pa.int64()),
+        ("label", pa.int32()),
+        ("true_label", pa.int32()),
+    ]
+)
+
+MEMORY = pa.schema(
+    [
+        ("slot", pa.int64()),
+        ("id", pa.int64()),
+        ("label", pa.int64()),
+        ("task", pa.int64()),
+        ("entered", pa.int64()),
+        ("influence", pa.float64()),
+    ]
+)
+
+MAY_LACK = ("loss", "predicted", "influence")  # values that are not always known
 
 
 def influence_of(run: Path, columns: Sequence[str]) -> pa.Table | None:
     """The given columns of a run's influences; None where it recorded none."""
-    file = run / "influence.parquet"
-    if not file.exists():
+    if not (run / "influence.parquet").is_file():
         return None
-    return whole_table(file, columns=list(columns))
+    return whole_table(run, "influence.parquet", INFLUENCE, columns)
 
 
-def whole_table(file: Path, schema: pa.Schema | None = None, **how: Any) -> pa.Table:
-    """A stored table of a run, or one sentence."""
+def whole_table(
+    run: Path, name: str, schema: pa.Schema, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """A stored table of a run with the columns of its schema, or one sentence."""
     try:
-        return pq.read_table(file, schema=schema, **how)
+        table = pq.read_table(run / name, schema=schema, columns=columns and [*columns])
     except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"{file} is damaged ({str(error).splitlines()[0]}): leave this run out, or make it "
-            f"again with `{command_for(file.parent)}`."
-        ) from error
+        raise damaged(run, name, str(error).splitlines()[0]) from error
+    for column in table.column_names:  # one that is not there reads as nulls
+        if table[column].null_count and column not in MAY_LACK:
+            raise damaged(run, name, f"it lacks the column {column}, or values of it")
+    return table
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    write_atomic(path, sink.getvalue().to_pybytes())
+
+
+def memory_names(run: Path) -> dict[int, str]:
+    """The names of the tables of what the memory held, by task; copies that a user made of them
+    are not the run's."""
+    names = {path.stem[5:]: path.name for path in (run / "memory").glob("task-*.parquet")}
+    return {int(task): f"memory/{names[task]}" for task in sorted(names) if task.isdecimal()}
+
+
+def damaged(run: Path, name: str, how: str) -> UserError:
+    return UserError(
+        f"{run / name} is damaged ({how}): leave this run out, or make it again with "
+        f"`{command_for(run)}`."
+    )
 
 
 def command_for(run: Path, *more: str) -> str:

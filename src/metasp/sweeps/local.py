@@ -146,12 +146,21 @@ def ended(child: Child) -> Update:
         last = Update(child.job.name, "stopped" if stopped else "failed", note=note)
     log = child.job.path.with_name(f"{child.job.name}.failed.log")
     if last.state == "done":
-        log.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            log.unlink()
     elif last.state == "failed" and said:
+        last = replace(last, note=f"{last.note}; {stored_trace(log, said)}")
+    return last
+
+
+def stored_trace(log: Path, said: str) -> str:
+    """Store what a failed child said, and tell where; where that fails the other runs go on."""
+    try:
         log.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(log, said.encode())
-        last = replace(last, note=f"{last.note}; see {log}")
-    return last
+    except OSError as error:
+        return f"its trace could not be stored in {log}: {error.strerror or error}"
+    return f"see {log}"
 
 
 def reason_of(code: int, said: str) -> str:

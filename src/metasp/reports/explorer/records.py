@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from metasp.errors import UserError
 from metasp.metrics import scores
 from metasp.reports.explorer.history import ids_in, memory_history
 from metasp.reports.explorer.points import NEEDED, Points, helped, histograms, side_counts
@@ -34,14 +33,14 @@ class Record:
 def read_run(run: RunDir) -> Record:
     """All the explorer needs of a run, or one sentence about what is amiss."""
     open_run(run.path)
-    spec, result, events = run.spec(), run.result(), run.events()
+    spec, result, events = run.spec(), run.outcome(), run.events()
     influence, tables = run.influence(), run.memory_tables()
     points = Points.of(EMPTY if influence is None else influence, run.path / "influence.parquet")
     tasks = [e for e in events if e.get("event") == "TaskStarted"]
     told = {
         "finished": result is not None,
         "tasks": [{"classes": e["classes"], "examples": e["examples"]} for e in tasks],
-        "scenarios": scenarios(result, events, run),
+        "scenarios": scenarios(result, events),
         "seconds": result["seconds"]["total"] if result else None,
         "sides": side_counts(points),
         "measurements": len(points),
@@ -50,19 +49,16 @@ def read_run(run: RunDir) -> Record:
         "histograms": histograms(points),
         "memory": memory_history(tables, points, run.path / "memory"),
     }
-    names = tuple(str(name) for name in (result or {}).get("class_names", ()))
+    names = tuple(str(name) for name in (result or {}).get("class_names") or ())
     return Record(run.path.name, spec, points, ids_in(tables), names, told)
 
 
 def scenarios(
-    result: Mapping[str, Any] | None, events: Sequence[Mapping[str, Any]], run: RunDir
+    result: Mapping[str, Any] | None, events: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Scores of both scenarios; of an unfinished run, those of its finished tasks."""
     if result is None:
         return {name: so_far(events, name) for name in SCENARIOS}
-    for name in (*SCENARIOS, "seconds"):
-        if not isinstance(result.get(name), dict):
-            raise UserError(f"{run.path / 'result.json'} is damaged (it lacks {name}).")
     return {name: result[name] for name in SCENARIOS}
 
 
