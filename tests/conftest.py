@@ -1,17 +1,26 @@
-"""Shared by all tests: one thread, so that a test's bits do not hang on the machine."""
+"""Shared by all tests: one thread and the same drawn cases, so that what a test finds does not hang
+on the machine, and this tree in every process that a test starts."""
 
 import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import hypothesis
 import pytest
 import torch
 
 from metasp.experiment import Experiment, prepare
 from metasp.spec import RunSpec
+from tests.helpers import ROOT
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("same")
+# Without it a process that a test starts would run the package as it is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])
+)
 
 TINY = {"method": "er", "epochs": 1, "limit_per_class": 40, "threads": 1, "memory": 50}
 

@@ -48,12 +48,11 @@ def assert_same_run(one: RunDir, other: RunDir) -> None:
 
 def metasp(*arguments: object, cwd: Path | None = None, **environment: str):
     """The real command line in a process of its own."""
-    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-m", "metasp", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": paths, **environment},
+        env={**os.environ, **environment},
         timeout=300,
     )

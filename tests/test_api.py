@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch.utils.data import TensorDataset
 
 import metasp
 from metasp.errors import UserError
+from tests.benchmarks.making import class_folder_set
+from tests.helpers import ROOT
 from tests.learner.making import (
     X,
     Y,
@@ -28,6 +31,12 @@ def test_public_names_are_there_and_importing_them_is_lazy():
         metasp.nothing  # noqa: B018
 
 
+def test_a_process_that_a_test_starts_runs_this_tree(tmp_path):
+    command = [sys.executable, "-c", "import metasp; print(metasp.__file__)"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()) == ROOT / "src" / "metasp" / "__init__.py"
+
+
 def test_a_run_in_three_lines(tmp_path, capsys):
     result = metasp.run(method="metasp", runs=tmp_path, epochs=1, limit_per_class=20, threads=1,
                         gamma=0.5)  # fmt: skip
@@ -39,6 +48,24 @@ def test_a_run_in_three_lines(tmp_path, capsys):
     assert len(own["class_il"]["matrix"]) == 2
     with pytest.raises(UserError, match="did you mean 'epochs'"):
         metasp.run(method="er", epoch=1, runs=tmp_path)
+
+
+def test_folders_that_are_not_given_are_those_of_the_environment(tmp_path, monkeypatch):
+    """As on the command line; what is given comes first."""
+    monkeypatch.chdir(tmp_path)
+    class_folder_set(tmp_path / "sets" / "pets", ["cat", "cow", "dog", "owl"])
+    monkeypatch.setenv("METASP_DATA", str(tmp_path / "sets"))
+    monkeypatch.setenv("METASP_RUNS", str(tmp_path / "kept"))
+    pets = {"benchmark": "folder:pets", "method": "er", "tasks": 2, "epochs": 1, "threads": 1}
+    assert Path(metasp.run(**pets)["run"]).parent == tmp_path / "kept"
+    assert Path(metasp.run(**pets, runs="other")["run"]).parent == Path("other")
+    with pytest.raises(UserError, match="not a folder"):
+        metasp.run(**pets, data=tmp_path / "elsewhere")
+    monkeypatch.delenv("METASP_RUNS")
+    assert Path(metasp.run(**pets)["run"]).parent == Path("runs")
+    monkeypatch.setenv("METASP_DATA", "")
+    with pytest.raises(UserError, match="not a folder"):
+        metasp.run(**pets)
 
 
 def test_a_run_gives_the_number_of_threads_back(tmp_path):

@@ -14,7 +14,7 @@ from metasp.spec import RunSpec
         benchmark=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20),
         memory=st.integers(0, 10**6),
         lr=st.none() | st.floats(1e-6, 10),
-        lr_drop_at=st.lists(st.integers(0, 99), max_size=3).map(tuple),
+        lr_drop_at=st.lists(st.integers(1, 99), max_size=3).map(tuple),
         augment=st.booleans(),
         settings=st.dictionaries(
             st.from_regex("[a-z_]+", fullmatch=True), st.integers(), max_size=3
@@ -54,6 +54,9 @@ def test_digest_sees_every_field():
         ({"memory": -1}, "memory must be at least 0"),
         ({"lr": 0.0}, "lr must be greater than 0"),
         ({"lr": float("nan")}, "lr must be a finite number"),
+        ({"lr": 10**400}, "lr must be a finite number"),
+        ({"lr_drop_at": (5, -3)}, "lr_drop_at must be at least 1, not -3"),
+        ({"lr_drop_at": (0,)}, "lr_drop_at must be at least 1, not 0"),
         ({"epochs": "5"}, "epochs must be a whole number"),
         ({"epochs": True}, "epochs must be a whole number"),
         ({"momentum": 1.5}, "momentum must be between 0 and 1"),
@@ -66,3 +69,12 @@ def test_digest_sees_every_field():
 def test_one_sentence_for_a_bad_value(values, words):
     with pytest.raises(UserError, match=words):
         RunSpec.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    "text", [f"seed = {'9' * 5000}", f"lr_drop_at = {'[' * 20_000}{']' * 20_000}"]
+)
+def test_a_file_that_cannot_be_taken_in_is_one_sentence(tmp_path, text):
+    (tmp_path / "long.toml").write_text(text)
+    with pytest.raises(UserError, match=r"long.toml holds a number or lists .*: shorten them.$"):
+        RunSpec.from_toml(tmp_path / "long.toml")

@@ -1,11 +1,13 @@
 """A run in three lines of Python."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from metasp.benchmarks import Benchmark
+from metasp.cli.options import default_runs
 from metasp.cli.show import follow
 from metasp.cli.terminal import text_console
 from metasp.errors import UserError, unknown
@@ -17,7 +19,7 @@ from metasp.spec import RunSpec
 def run(
     benchmark: str | Benchmark = "split-digits",
     *,
-    runs: str | Path = "runs",
+    runs: str | Path | None = None,
     data: str | Path | None = None,
     quiet: bool = True,
     force: bool = False,
@@ -27,7 +29,9 @@ def run(
     with `run`, the directory). A finished run is read, a stopped one continued.
 
     ``benchmark`` is a name (`metasp list benchmarks`) or a stream made by `metasp.split`;
-    ``settings`` are those of a `RunSpec` and of the method.
+    ``runs`` is the folder that holds the runs (default: METASP_RUNS, or else "runs") and ``data``
+    the one that holds the data sets (default: METASP_DATA); ``settings`` are those of a `RunSpec`
+    and of the method.
     """
     if not isinstance(benchmark, str | Benchmark):
         raise UserError(
@@ -47,8 +51,10 @@ def run(
     named = {"benchmark": benchmark} if isinstance(benchmark, str) else {}
     spec = RunSpec.from_dict({**named, **settings, "settings": own})
     stream = None if isinstance(benchmark, str) else benchmark
-    where = None if data is None else Path(data)
-    experiment = prepare(spec, Path(runs), where, stream, force=force)
+    folder = data or os.environ.get("METASP_DATA")  # as --data
+    where = Path(folder) if folder else None
+    place = default_runs() if runs is None else Path(runs)
+    experiment = prepare(spec, place, where, stream, force=force)
     if not experiment.finished:
         follow(experiment.events(), experiment, text_console(quiet=quiet))
     return {"run": str(experiment.directory.path), **(experiment.directory.result() or {})}

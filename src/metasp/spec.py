@@ -91,7 +91,7 @@ class RunSpec:
     momentum: float | None = setting(None, "Momentum of SGD.", least=0, most=1)
     weight_decay: float | None = setting(None, "Weight decay of SGD.", least=0)
     lr_drop_at: tuple[int, ...] = setting(
-        tuple, "Epochs of each task at which the learning rate drops."
+        tuple, "Epochs of each task at which the learning rate drops.", least=1
     )
     lr_drop: float = setting(0.1, "Factor of each drop.", least=0, most=1)
     augment: bool = setting(True, "Augment new examples where the benchmark knows how.")
@@ -169,6 +169,10 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{source} is not valid TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise UserError(
+            f"{source} holds a number or lists in lists too long to be read: shorten them."
+        ) from error
 
 
 def toml(value: Any) -> str:
@@ -207,7 +211,10 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
     if value is None and type(None) in kinds:
         return
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf
         object.__setattr__(owner, entry.name, value)
     if not any(_is_a(value, kind) for kind in kinds):
         wanted = " or ".join(_words(kind) for kind in kinds if kind is not type(None))
@@ -221,11 +228,12 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
     if about.get("choices") and value not in about["choices"]:
         raise unknown(entry.name, str(value), about["choices"])
     least, most = about.get("least"), about.get("most")
-    if (least is not None and value < least) or (most is not None and value > most):
-        bounds = f"at least {least:g}" if least is not None else f"at most {most:g}"
-        if least is not None and most is not None:
-            bounds = f"between {least:g} and {most:g}"
-        raise UserError(f"{entry.name} must be {bounds}, not {value!r}.")
+    for number in value if isinstance(value, tuple) else (value,):
+        if (least is not None and number < least) or (most is not None and number > most):
+            bounds = f"at least {least:g}" if least is not None else f"at most {most:g}"
+            if least is not None and most is not None:
+                bounds = f"between {least:g} and {most:g}"
+            raise UserError(f"{entry.name} must be {bounds}, not {number!r}.")
 
 
 def is_text(value: str) -> bool:

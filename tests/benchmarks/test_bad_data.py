@@ -7,8 +7,11 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from metasp.cli import main
@@ -38,6 +41,12 @@ def arrays(**content: object) -> Make:
         return [f"arrays:{at / 'a.npz'}", "--backbone", "mlp"]
 
     return make
+
+
+def arrays_by(**content: object) -> Make:
+    """The same, split by the first of them."""
+    by = ["--split-by", f"column:{next(iter(content))}"]
+    return lambda at: [*arrays(**content)(at), *by]
 
 
 def cut_parquet(at: Path) -> list[str]:
@@ -123,6 +132,61 @@ def picture_bomb(at: Path) -> list[str]:
 def folders(*names: str, each: int = 5, extra: tuple[str, ...] = ()) -> Make:
     def make(at: Path) -> list[str]:
         return [f"folder:{class_folder_set(at / 'set', names, each)}", *extra]
+
+    return make
+
+
+def split_folders(*names: str) -> Make:
+    """Folders of classes, one per split."""
+
+    def make(at: Path) -> list[str]:
+        for name in names:
+            class_folder_set(at / "set" / name, ["cat", "dog"])
+        return [f"folder:{at / 'set'}"]
+
+    return make
+
+
+def train_beside_classes(at: Path) -> list[str]:
+    folder = class_folder_set(at / "set", ["cars", "ships"])
+    class_folder_set(folder / "train", ["cat", "dog"])
+    return [f"folder:{folder}"]
+
+
+def pictures_in_splits(at: Path) -> list[str]:
+    """No classes in them: train is not to be learned against test."""
+    return [f"folder:{class_folder_set(at / 'set', ['train', 'test'])}"]
+
+
+def shards(*others: dict[str, list[Any]]) -> Make:
+    """A split in several files that differ in these columns."""
+
+    def make(at: Path) -> list[str]:
+        pictures = [png(noise_picture(row)) for row in range(8)]
+        for number, columns in enumerate(others):
+            changed = {"labels": [0, 1] * 4, **columns}
+            write_parquet(at / "set" / f"train-{number}.parquet", pictures, **changed)
+        return [f"folder:{at / 'set'}"]
+
+    return make
+
+
+def no_rows(at: Path) -> list[str]:
+    (at / "set").mkdir()
+    empty = pa.table({"image": pa.nulls(0), "label": pa.nulls(0)})
+    pq.write_table(empty, at / "set" / "train.parquet")
+    return [f"folder:{at / 'set'}"]
+
+
+def split_by(**column: list[Any]) -> Make:
+    """Tables split by a column that cannot make tasks."""
+
+    def make(at: Path) -> list[str]:
+        pictures = pa.array([png(noise_picture(row)) for row in range(8)])
+        table = pa.table({"image": pictures, "label": [0, 1] * 4, **column})
+        (at / "set").mkdir()
+        pq.write_table(table, at / "set" / "train.parquet")
+        return [f"folder:{at / 'set'}", "--split-by", f"column:{next(iter(column))}"]
 
     return make
 
@@ -216,6 +280,16 @@ CASES: dict[str, tuple[Make, str]] = {
     "no class": (folders(), "not a folder"),
     "same folder name": (folders("Cat", "cat", "dog"), "same name ('Cat' and 'cat')"),
     "single example": (single_example, "'cow' has a single example"),
+    "unknown split": (split_folders("train", "held", "old"), "train of classes beside held, old"),
+    "train beside classes": (train_beside_classes, "beside cars, ships"),
+    "a split twice": (split_folders("train", "valid", "dev"), "dev and valid of"),
+    "splits of pictures": (pictures_in_splits, "a stream takes at least two classes"),
+    "a column more": (shards({}, {"size": [1] * 8}), "lacks (size): give all files the same"),
+    "other types": (shards({}, {"labels": ["a", "b"] * 4}), "unlike each other"),
+    "no rows": (no_rows, "hold no rows"),
+    "split by fractions": (split_by(when=[0.5] * 8), "domains must be whole numbers or all text"),
+    "split by lists": (split_by(when=[[1]] * 8), "choose another --split-by"),
+    "split by below zero": (split_by(when=[-1] * 8), "has domain -1, out of range"),
     "mixed sizes": (mixed_sizes, "--image-size"),
     "folder with column": (folders("a", "b", extra=("--split-by", "column:x")), "no columns"),
     "missing folder": (lambda at: [f"folder:{at / 'none'}"], "is not a folder"),
@@ -240,6 +314,15 @@ CASES: dict[str, tuple[Make, str]] = {
     "npz without labels": (arrays(inputs=ROWS), "it needs `inputs` and `labels`"),
     "too few labels": (arrays(inputs=ROWS, labels=TWO[:5]), "give one per input"),
     "labels with fractions": (arrays(inputs=ROWS, labels=TWO + 0.5), "whole numbers"),
+    "too large": (arrays(inputs=ROWS * 1e300, labels=TWO), "too large for single precision"),
+    "pictures too large": (
+        arrays(inputs=np.full((12, 8, 8), 1e300), labels=TWO),
+        "row 0 of the inputs holds a number too large",
+    ),
+    "array split by fractions": (
+        arrays_by(when=TWO + 0.5, inputs=ROWS, labels=TWO),
+        "domains must be whole numbers or all text, not float",
+    ),
     "nan": (arrays(inputs=np.where(ROWS > 0.99, np.nan, ROWS) * np.nan, labels=TWO), "row 0"),
     "half a test": (arrays(inputs=ROWS, labels=TWO, test_inputs=ROWS), "give both"),
     "one class in npz": (arrays(inputs=ROWS, labels=TWO * 0), "at least two"),
@@ -253,6 +336,14 @@ CASES: dict[str, tuple[Make, str]] = {
     "bad order": (lambda at: ["split-digits", "--class-order", "0,1,2"], "0 to 9 once"),
     "bad order word": (lambda at: ["split-digits", "--class-order", "up"], "fixed, shuffled"),
     "bad split": (lambda at: ["split-digits", "--split-by", "date"], "unknown split_by 'date'"),
+    "more tasks than examples": (
+        lambda at: ["split-digits", "--split-by", "order", "--tasks", "100000000"],
+        "choose fewer tasks or another --split-by",
+    ),
+    "tasks beyond counting": (
+        lambda at: ["split-digits", "--split-by", "order", "--tasks", "9" * 30],
+        "choose fewer tasks or another --split-by",
+    ),
     "resized digits": (lambda at: ["split-digits", "--image-size", "16"], "does not apply"),
     "noise in one class": (
         lambda at: ["split-digits", "--tasks", "10", "--label-noise", "0.5"],
@@ -261,6 +352,7 @@ CASES: dict[str, tuple[Make, str]] = {
 }
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # numpy's would be a second sentence
 @pytest.mark.parametrize("name", CASES)
 def test_a_mistake_is_one_sentence(
     name: str,

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
@@ -19,8 +21,7 @@ from metasp.experiment import prepare
 from metasp.spec import RunSpec
 from tests.benchmarks.making import class_folder_set, noise_picture, png, write_parquet
 
-RNG = np.random.default_rng(7)
-ROWS = RNG.normal(3, 2, (60, 5))
+ROWS = np.random.default_rng(7).normal(3, 2, (60, 5))
 SIX = np.arange(60) % 6
 
 
@@ -62,6 +63,31 @@ def test_train_and_test_folders(tmp_path: Path) -> None:
     assert torch.bincount(found.source.test_labels).tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("name", ["test", "validation", "valid", "Val", "dev"])
+def test_the_second_split_goes_by_the_names_that_tables_have(tmp_path: Path, name: str) -> None:
+    class_folder_set(tmp_path / "set" / "Train", ["a", "b"], each=4)
+    class_folder_set(tmp_path / "set" / name, ["a", "b"], each=2)
+    source = load_benchmark(RunSpec(benchmark=f"folder:{tmp_path / 'set'}")).source
+    assert source.class_names == ("a", "b")
+    assert (len(source.labels), len(source.test_labels)) == (8, 4)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    folder = class_folder_set(tmp_path / "set", ["car", "ship", "train"], each=5)
+    source = load_benchmark(RunSpec(benchmark=f"folder:{folder}", tasks=3)).source
+    assert source.class_names == ("car", "ship", "train")
+
+
+def test_an_empty_test_file_says_nothing_of_the_columns(tmp_path: Path) -> None:
+    """As some tools write them: without rows no type is known."""
+    pictures = [png(noise_picture(row)) for row in range(20)]
+    write_parquet(tmp_path / "set" / "train.parquet", pictures, [0, 1] * 10)
+    empty = pa.table({"image": pa.nulls(0), "label": pa.nulls(0)})
+    pq.write_table(empty, tmp_path / "set" / "test.parquet")
+    source = load_benchmark(RunSpec(benchmark=f"folder:{tmp_path / 'set'}")).source
+    assert (len(source.labels), len(source.test_labels)) == (16, 4)  # a fifth is held out
+
+
 def test_pictures_of_all_sizes_by_request(tmp_path: Path) -> None:
     folder = class_folder_set(tmp_path / "set", ["a", "b"])
     (folder / "a" / "big.png").write_bytes(png(noise_picture(5, size=30, colour=False)))
@@ -84,7 +110,7 @@ def test_colour_after_grey_is_refused_and_by_request_allowed(tmp_path: Path) -> 
 
 def test_constants_come_from_train_rows_alone(tmp_path: Path) -> None:
     """Moving the test data far away moves no constant."""
-    test = RNG.normal(0, 1, (12, 5))
+    test = np.random.default_rng(8).normal(0, 1, (12, 5))
     near = npz(tmp_path, inputs=ROWS, labels=SIX, test_inputs=test, test_labels=np.arange(12) % 6)
     first = load_benchmark(RunSpec(benchmark=near)).source
     far = npz(tmp_path, x_train=ROWS, y_train=SIX, x_test=test + 1e6, y_test=np.arange(12) % 6)
@@ -142,7 +168,7 @@ def test_held_out_rows_never_reach_training_memory_or_constants(tmp_path: Path) 
 def test_layouts_of_pictures(
     tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    pictures = RNG.integers(0, 256, shape, dtype=np.uint8)
+    pictures = np.random.default_rng(9).integers(0, 256, shape, dtype=np.uint8)
     found = load_benchmark(RunSpec(benchmark=npz(tmp_path, inputs=pictures, labels=SIX)))
     assert found.source.shape == expected
     assert found.source.inputs.dtype == torch.uint8

@@ -85,6 +85,14 @@ def test_learning_rate_drops_at_its_marks():
     assert [rate.at(epoch) for epoch in range(6)] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
 
 
+def test_a_run_learns_at_the_dropped_rate_whatever_the_phase(tiny):
+    run = tiny(method="er", epochs=4, rehearse_last=2, tasks=2, limit_per_class=8,
+               lr=0.08, lr_drop_at=(1, 3), lr_drop=0.5)  # fmt: skip
+    rates = {(e.task, e.epoch, e.lr) for e in run.events() if isinstance(e, StepTaken)}
+    by_epoch = [0.08, 0.04, 0.04, 0.02]
+    assert rates == {(task, epoch, by_epoch[epoch]) for task in (0, 1) for epoch in range(4)}
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -22,7 +22,7 @@ def snapshot(model):
         "hooks": [len(m._forward_hooks) for m in model.modules()],
         "random": torch.get_rng_state(),
         "python": random.getstate(),
-        "numpy": np.random.get_state()[1].tolist(),
+        "numpy": [np.asarray(part).tolist() for part in np.random.get_state()],
     }
 
 

@@ -66,6 +66,29 @@ def test_remembers_where_fine_tuning_forgets():
     assert scores["metasp-rehsel"] > 0.6
 
 
+def test_augmentation_is_for_training_alone_and_draws_from_its_generator():
+    drawn = []
+
+    def augment(inputs, generator):
+        assert isinstance(generator, torch.Generator)
+        drawn.append(torch.rand(1, generator=generator).item())
+        return inputs + 1
+
+    learner = quick(nn.Linear(64, 10), method="er", epochs=1, augment=augment)
+    seen = []
+    learner.model.register_forward_pre_hook(lambda model, x: seen.append((model.training, x[0])))
+    learner.learn(pair(0), test=pair(0), progress=False)
+    asked = len(drawn)
+    assert asked == len(set(drawn)) == 4 + 3  # four batches, and replay with all but the first
+    learner.predict(X[:9]), learner.score(pair(0)), learner.influence()
+    assert len(drawn) == asked
+    raw = {row.numpy().tobytes() for row in X}
+    for training, inputs in seen:
+        assert all((row - int(training)).numpy().tobytes() in raw for row in inputs)
+    assert {training for training, _ in seen} == {True, False}
+    assert all(example.numpy().tobytes() in raw for example, _ in learner.memory)
+
+
 def test_predicts_only_classes_seen():
     learner = quick(method="er").learn(pair(0), progress=False)
     assert learner.classes == (0, 1)

@@ -9,7 +9,7 @@ from metasp.errors import UserError
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods.gss import redundancy
 from metasp.types import Batch, Examples, Task
-from tests.methods.worlds import blobs, changed, digits, everything, fill, on, train
+from tests.methods.worlds import blobs, changed, digits, everything, fill, on, train, weights
 
 DECIDE = SELECTIONS["gradient-diverse"].decide
 
@@ -111,6 +111,7 @@ def test_gss_with_another_selection_is_er():
     for trainer in (one, other):
         train(trainer, 12)
     assert torch.equal(one.learner.memory.ids, other.learner.memory.ids)
+    assert torch.equal(weights(one), weights(other))
 
 
 def test_references_are_fewer_when_the_memory_is_small():

@@ -15,16 +15,13 @@ from metasp.benchmarks.transform import Transform
 from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.influence import Influence
-from metasp.learner import ContinualLearner
 from metasp.memory import Memory, selection
 from metasp.methods.learner import Learner, Plan
-from metasp.methods.metasp import influence_epochs
 from metasp.methods.weighting import (
     InfluenceWeights,
     as_written,
     released,
     validation_sets,
-    validation_size,
 )
 from metasp.types import Batch, Examples, Streams
 from tests.helpers import final_weights, finish, outcome
@@ -282,32 +279,12 @@ def test_shuffled_weights_are_the_same_weights_elsewhere():
     assert torch.equal(plain.sort().values, shuffled.sort().values)
 
 
-def test_validation_sizes():
-    assert validation_size(None, 100, 200) == 20
-    assert validation_size(0.5, 100, 200) == 50
-    assert validation_size(30.0, 100, 200) == 30
-    assert validation_size(300.0, 100, 200) == 100
-    assert validation_size(None, 100, 10) == 2
-
-
 def test_validation_sets_are_drawn_anew_from_memory_and_task():
     learner = small_learner(net(), None)
     draws = [validation_sets(learner, 4, 6) for _ in range(3)]
     assert all(set(old.ids.tolist()) <= set(range(12)) for old, _ in draws)
     assert all(set(new.ids.tolist()) <= set(range(12, 42)) for _, new in draws)
     assert len({tuple(old.ids.tolist()) for old, _ in draws}) == 3
-
-
-def test_schedule_is_the_papers_scaled():
-    assert [influence_epochs(None, n) for n in (50, 10, 5, 1)] == [5, 1, 1, 1]
-    assert influence_epochs(3, 5) == 3
-
-
-def test_more_influence_epochs_than_epochs_are_refused():
-    with pytest.raises(UserError, match="influence_last is 7 but a task has only 5 epochs"):
-        run(method="metasp", epochs=5, influence_last=7)
-    with pytest.raises(UserError, match="influence_last is 3 but a task has only 2 epochs"):
-        ContinualLearner(nn.Linear(2, 2), epochs=2, settings={"influence_last": 3})
 
 
 @pytest.mark.parametrize("method", ["metasp", "metasp-rehsel"])
@@ -359,23 +336,6 @@ def test_a_filter_keeps_the_higher_half_out(tiny, selection, column):
         assert max(kept) <= statistics.median_low(row[column] for row in own)
 
 
-def test_every_second_step(tiny):
-    steps = [e for e in tiny(method="metasp", epochs=2, settings={"every": 2}).events()
-             if isinstance(e, StepTaken) and e.kind == "influence"]  # fmt: skip
-    assert ["gamma" in e.numbers for e in steps] == [i % 2 == 0 for i in range(len(steps))]
-
-
-@pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"compile": True},
-                                     {"settings": {"scope": "head"}},
-                                     {"settings": {"pseudo_steps": 3}},
-                                     {"momentum": 0.9, "lr": 0.02}])  # fmt: skip
-def test_variants_run(tiny, changes):
-    if changes.get("compile"):
-        pytest.importorskip("torch._inductor")
-    result = outcome(finish(tiny(method="metasp", epochs=2, **changes)))
-    assert result["class_il"]["A_inf"] > 0.15
-
-
 def test_on_digits_it_is_far_above_finetuning(tiny):
     """Five epochs on all digits; fine-tuning ends at the last task's share, a fifth."""
     full = {"epochs": 5, "limit_per_class": None, "memory": 200}
@@ -383,10 +343,3 @@ def test_on_digits_it_is_far_above_finetuning(tiny):
     plain = outcome(finish(tiny("b", method="finetune", **full)))["class_il"]["A_inf"]
     assert plain < 0.25
     assert meta > 0.7
-
-
-def test_settings_are_checked(tiny):
-    with pytest.raises(UserError, match="gamma must be between 0 and 1"):
-        tiny(method="metasp", settings={"gamma": 1.5})
-    with pytest.raises(UserError, match="did you mean 'gamma'"):
-        tiny(method="metasp", settings={"gama": 0.5})

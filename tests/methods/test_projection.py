@@ -47,7 +47,7 @@ def by_enumeration(quadratic, linear, margin):
     return best[1]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(3, 8))
 def test_gem_gives_the_nearest_vector_that_satisfies_every_constraint(seed, tasks, size):
     gradient, past = vectors(seed, size), vectors(seed + 1, tasks, size)
@@ -115,7 +115,7 @@ def test_gem_with_past_gradients_of_zero_changes_nothing_and_ends():
     assert weights.tolist() == [0.5, 0.5, 0.5]
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.integers(0, 10_000))
 def test_agem_equals_its_closed_form_and_is_the_nearest(seed):
     gradient, reference = vectors(seed, 5), vectors(seed + 1, 5)

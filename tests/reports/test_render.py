@@ -166,8 +166,10 @@ def test_a_report_never_imports_torch(runs):
     code = (
         "import sys; from metasp.cli import main\n"
         "try: main(['report', sys.argv[1]])\n"
-        "except SystemExit: pass\n"
-        "sys.exit('torch' in sys.modules)"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(runs)], check=False, capture_output=True)
-    assert done.returncode == 0
+    command = [sys.executable, "-c", code, str(runs)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "A_1" in done.stdout

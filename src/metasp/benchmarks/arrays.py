@@ -17,7 +17,7 @@ from torch import Tensor
 from metasp.benchmarks.own import default_tasks, own_place
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
-from metasp.benchmarks.tables import check_names, number_labels
+from metasp.benchmarks.tables import check_names, number_domains, number_labels
 from metasp.errors import UserError, unknown
 
 Array = np.ndarray[Any, Any]
@@ -181,7 +181,7 @@ def with_domains(source: Source, columns: list[Array | None], sizes: list[int]) 
             "the test data lacks the column to split by: add it with test_ before its name."
         )
     lists = [as_list(column, size, "domains") for column, size in zip(columns, sizes)]
-    codes, names = number_labels([value for part in lists for value in part], None)
+    codes, names = number_domains([value for part in lists for value in part])
     every = torch.tensor(codes)
     return replace(
         source,
@@ -211,22 +211,28 @@ def as_inputs(raw: Any, request: Request) -> Tensor:
         )
     if array.ndim == 2:
         request.refuse("rows of a table")
-        return finite(torch.from_numpy(array.astype(np.float32)))
+        return single(array)
     if array.ndim == 3:
         array = array[:, None]
     elif array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):
         array = array.transpose(0, 3, 1, 2)
     if array.shape[1] not in (1, 3):
         raise UserError(f"pictures have shape {array.shape}: they need 1 or 3 channels.")
-    if array.dtype != np.uint8:
-        array = array.astype(np.float32)
-    pictures = finite(torch.from_numpy(np.ascontiguousarray(array)))
+    whole = array.dtype == np.uint8
+    pictures = torch.from_numpy(np.ascontiguousarray(array)) if whole else single(array)
     return resized(coloured(pictures, request.colour), request.image_size)
 
 
-def finite(inputs: Tensor) -> Tensor:
-    if inputs.is_floating_point() and not inputs.isfinite().all():
+def single(array: Array) -> Tensor:
+    """Numbers in single precision, all of them finite."""
+    with np.errstate(over="ignore"):
+        inputs = torch.from_numpy(array.astype(np.float32, order="C"))
+    if not inputs.isfinite().all():
         row = int(torch.nonzero(~inputs.isfinite().flatten(1).all(1))[0])
+        if np.isfinite(array[row]).all():
+            raise UserError(
+                f"row {row} of the inputs holds a number too large for single precision: scale it."
+            )
         raise UserError(f"row {row} of the inputs holds NaN or infinity: fill or remove it.")
     return inputs
 

@@ -83,6 +83,12 @@ def domains_of(source: Source, by: str, tasks: int | None) -> tuple[Tensor, Tens
     if by == "order":
         count = tasks or source.tasks
         train, test = len(source.labels), len(source.test_labels)
+        # Before anything is made for each of them: a slip of the hand may be millions.
+        if count > min(train, test) // 2:
+            raise UserError(
+                f"each of {count} tasks needs two or more train and test examples, and there are "
+                f"{train} and {test}: choose fewer tasks or another --split-by."
+            )
         if source.pooled:
             places = source.train.ids, source.test.rows
             cuts = [place * count // (train + test) for place in places]

@@ -12,7 +12,15 @@ from metasp.benchmarks.cache import Decoded, Pictures, Table, content_digest, de
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
-from metasp.benchmarks.tables import inside, open_hub, open_local, progress, read_tables, splits_in
+from metasp.benchmarks.tables import (
+    SPLITS,
+    inside,
+    open_hub,
+    open_local,
+    progress,
+    read_tables,
+    splits_in,
+)
 from metasp.errors import UserError
 from metasp.spec import is_text
 
@@ -134,15 +142,9 @@ def local_folder(data: Path | None, *names: str) -> Path | None:
 
 
 def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Picture files by split and class; without folders named train and test all is one split."""
-    inner = folders_in(folder)
-    names = {path.name.lower(): path for path in inner}
-    if set(names) and set(names) <= {"train", "test", "validation", "val"} and "train" in names:
-        splits = {("validation" if n == "val" else n): names[n] for n in sorted(names)}
-    else:
-        splits = {"train": folder}
+    """Picture files by split and class."""
     found = {}
-    for split, place in splits.items():
+    for split, place in split_folders(folder).items():
         classes = {path.name: pictures_in(path, folder) for path in folders_in(place)}
         same_names(list(classes), place)
         for name in classes:
@@ -160,6 +162,30 @@ def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:
             if name not in found["train"]:
                 raise UserError(f"class {name!r} of the {split} folder is not in train: add it.")
     return dict(sorted(found.items(), key=lambda item: item[0] != "train"))
+
+
+def split_folders(folder: Path) -> dict[str, Path]:
+    """The folders of the splits, by the names that Parquet files have. Without one named train all
+    is one split and each folder a class, as train is where it holds pictures beside others."""
+    named = {path: SPLITS.get(path.name.lower()) for path in folders_in(folder)}
+    train = next((path for path, split in named.items() if split == "train"), None)
+    others = [path.name for path, split in named.items() if split is None]
+    if train is None or (others and not folders_in(train)):
+        return {"train": folder}
+    if others:
+        raise UserError(
+            f"{folder} has a folder {train.name} of classes beside {', '.join(others)}: call those "
+            "test or validation, or move them away."
+        )
+    splits: dict[str, Path] = {}
+    for path, split in named.items():
+        if split in splits:
+            raise UserError(
+                f"{splits[split].name} and {path.name} of {folder} are both its {split} data: "
+                "join them."
+            )
+        splits[str(split)] = path
+    return splits
 
 
 def folders_in(folder: Path) -> list[Path]:

@@ -31,10 +31,6 @@ class Published:
     std: tuple[float, ...]
     pooled: bool = False  # the hub's splits are joined and split anew
 
-    @property
-    def channels(self) -> int:
-        return 1 if self.colour == "grey" else 3
-
 
 PUBLISHED: dict[str, Published] = {
     "split-fashion-mnist": Published(

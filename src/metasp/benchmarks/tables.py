@@ -1,6 +1,7 @@
 """Pictures with labels out of Parquet tables, through the Hugging Face `datasets` library."""
 
 import contextlib
+import logging
 import re
 import sys
 import tempfile
@@ -70,12 +71,20 @@ def inside(path: Path, folder: Path) -> None:
 def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], int]:
     """Streams over local Parquet files by split, and the number of rows in all."""
     rows = 0
+    columns: dict[Path, list[str]] = {}  # of files with rows: without, the types are not known
     for path in (path for files in splits.values() for path in files):
         try:
-            rows += pq.read_metadata(path).num_rows
+            about = pq.read_metadata(path)
+            if about.num_rows:
+                rows += about.num_rows
+                columns[path] = about.schema.to_arrow_schema().names
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path} is not a sound Parquet file: get it again.") from error
-    names = {split: [str(path.resolve()) for path in files] for split, files in splits.items()}
+    same_columns(columns)
+    found = {split: [path for path in files if path in columns] for split, files in splits.items()}
+    names = {
+        split: [str(path.resolve()) for path in files] for split, files in found.items() if files
+    }
     datasets = library()
     try:
         with tempfile.TemporaryDirectory() as scratch:  # for its lock; a stream stores nothing
@@ -87,6 +96,20 @@ def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], in
             f"these tables cannot be read ({one_line(error)}): mend them.", error
         ) from (error)
     return dict(streams), rows
+
+
+def same_columns(columns: Mapping[Path, Sequence[str]]) -> None:
+    """Refuse files with columns that the first, by which all are read, does not have."""
+    if not columns:
+        raise UserError("these Parquet files hold no rows: get them again.")
+    first = next(iter(columns))
+    for path, names in columns.items():
+        more = [name for name in names if name not in columns[first]]
+        if more:
+            raise UserError(
+                f"{path} has columns that {first} lacks ({', '.join(more)}): give all files the "
+                "same."
+            )
 
 
 def open_hub(name: str) -> tuple[dict[str, Any], int]:
@@ -160,25 +183,41 @@ def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pi
                 advance(len(batch[label]))
             sizes[split] = number
     labels, names = number_labels(values, getattr(features[label], "names", None))
-    codes, domain_names = number_labels(domains, None) if request.domain_column else (None, [])
-    return Table(labels, sizes, names, codes, domain_names)
+    if request.domain_column is None:
+        return Table(labels, sizes, names)
+    return Table(labels, sizes, names, *number_domains(domains))
 
 
 def batches(stream: Any, split: str) -> Iterator[dict[str, list[Any]]]:
-    """Batches of rows; a table that breaks off half-way is one sentence."""
-    failures = (pa.ArrowException, OSError, library().exceptions.DatasetsError)
+    """Batches of rows; a table that breaks off half-way, or a second file whose columns are of
+    other types, is one sentence."""
+    kinds = (pa.ArrowException, OSError, ValueError, TypeError)
+    failures = (*kinds, library().exceptions.DatasetsError)
     iterator = stream.iter(batch_size=BATCH)
     while True:
         try:
-            batch = next(iterator, None)
+            with unlogged():
+                batch = next(iterator, None)
         except failures as error:
             raise UserError(
-                f"the Parquet files of the {split} split are damaged ({one_line(error)}): get "
-                "them again."
+                f"the Parquet files of the {split} split are damaged, or unlike each other "
+                f"({one_line(error)}): get them again."
             ) from error
         if batch is None:
             return
         yield batch
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Without what the library logs of a failure before it raises it: one sentence is enough."""
+    log = logging.getLogger("datasets")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def image_column(features: Mapping[str, Any]) -> str:
@@ -220,10 +259,14 @@ def label_column(features: Mapping[str, Any], wanted: str | None) -> str:
 
 
 def number_labels(
-    values: Sequence[Any], names: Sequence[str] | None
+    values: Sequence[Any],
+    names: Sequence[str] | None,
+    what: str = "label",
+    flag: str = "--label-column",
 ) -> tuple[list[int], list[str]]:
     """Labels as numbers from 0, and what each is called. Without names the different values are
-    the classes, in their own order."""
+    the classes, in their own order. `what` they are, and the `flag` that chose them, are for the
+    words of a mistake."""
     if names is not None:
         check_names(names)
         for row, value in enumerate(values):
@@ -236,20 +279,25 @@ def number_labels(
     kinds = {type(value) for value in values}
     if not (kinds <= {int, bool} or kinds == {str}):
         raise UserError(
-            "labels must be whole numbers or all text, not "
+            f"{what}s must be whole numbers or all text, not "
             f"{', '.join(sorted(kind.__name__ for kind in kinds))}: store them so, or "
-            "choose another --label-column."
+            f"choose another {flag}."
         )
     distinct = sorted(set(values))
     if distinct and isinstance(distinct[0], int) and distinct[0] < 0:
         raise UserError(
-            f"row {values.index(distinct[0])} has label {distinct[0]}, out of range: labels are "
+            f"row {values.index(distinct[0])} has {what} {distinct[0]}, out of range: {what}s are "
             "numbered from 0."
         )
     index = {value: number for number, value in enumerate(distinct)}
     called = [str(value) for value in distinct]
     check_names(called)
     return [index[value] for value in values], called
+
+
+def number_domains(values: Sequence[Any]) -> tuple[list[int], list[str]]:
+    """The values of a column to split by as numbers from 0, and what each is called."""
+    return number_labels(values, None, "domain", "--split-by")
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from metasp.influence.generic import again, tensors_in
 from metasp.influence.origin import RandomState
 from metasp.influence.rowwise import makes_rows, stays_in_rows
-from metasp.influence.rules import RULES, Layout, Linearised, Push, Unsupported
+from metasp.influence.rules import RULES, Layout, Linearised, Push
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Recorder(TorchFunctionMode):
         if not any(t.requires_grad for t in tensors):
             out = func(*args, **kwargs)
             if isinstance(out, Tensor) and out.requires_grad:
-                self._note_inplace(out, tensors)
+                self._note_inplace(out)
             return out
         slots = {id(t): self._slot(t) for t in tensors if t.requires_grad}
         versions = [t._version for t in tensors]
@@ -161,7 +161,7 @@ class Recorder(TorchFunctionMode):
         self._seen.clear()
         return self.tape
 
-    def _note_inplace(self, out: Tensor, tensors: list[Tensor]) -> None:
+    def _note_inplace(self, out: Tensor) -> None:
         # requires_grad_() on a fresh tensor is a new leaf; anything else came from nowhere.
         if not out.is_leaf:
             self.tape.broken = "a graph began inside an operation"
@@ -242,6 +242,3 @@ class Recorder(TorchFunctionMode):
                 self.tape.coupled = getattr(func, "__name__", str(func))
             return True
         return makes_rows(func, call, out, self._n)
-
-
-__all__ = ["Recorder", "Tape", "Unsupported"]

@@ -9,10 +9,8 @@ run at once under ``torch.func.vmap``. Deleting changes the weight by -1/n, so
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-import torch.nn.functional as F
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -23,8 +21,6 @@ from metasp.influence.checks import check_pair
 from metasp.influence.core import example_influence
 from metasp.influence.hessian import curvature, exact, larsen, luketina, neumann
 from metasp.influence.pseudo import Loss, Named, Pair
-
-LOSS = partial(F.cross_entropy, reduction="none")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ on Stability or on Plasticity only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -67,6 +67,7 @@ class MetaSPSettings(Settings):
                 )
 
 
+@final
 class MetaSP(Method):
     """Plain epochs first, then rehearsal weighted by influence."""
 

@@ -54,7 +54,6 @@ class Track:
     the run goes on without it, and what it missed can be told when the run is resumed or done."""
 
     trackers: list[Tracker]
-    warn: Callable[[str], None]
     step: int = 0
 
     def tell(self, record: Mapping[str, Any], influence: Mapping[str, Sequence[Any]]) -> None:
@@ -86,7 +85,7 @@ class Track:
                 self.trackers.remove(tracker)
                 name = tracker.__module__.rsplit(".", 1)[-1]
                 again = shlex.join(["metasp", "resume", str(tracker.run.path), "--track", name])
-                self.warn(
+                on_stderr(
                     f"{str(error).rstrip('.')}; the run goes on without it, and `{again}` tells it "
                     "the rest."
                 )
@@ -97,10 +96,7 @@ def on_stderr(words: str) -> None:
 
 
 def tracked(
-    events: Iterator[Event],
-    run: RunDir,
-    kinds: Sequence[type[Tracker]],
-    warn: Callable[[str], None] = on_stderr,
+    events: Iterator[Event], run: RunDir, kinds: Sequence[type[Tracker]]
 ) -> Iterator[Event]:
     """The same events, each told to a tracker of each kind. What the run's log held before
     is told first, so that a resumed run goes on in the same track without a gap. A tool that
@@ -110,7 +106,7 @@ def tracked(
         for event in events:
             if track is None:  # the log is open now, and cut to where the run goes on
                 earlier = run.events()[:-1]
-                track = Track([kind(run, bool(earlier)) for kind in kinds], warn)
+                track = Track([kind(run, bool(earlier)) for kind in kinds])
                 replay(track, earlier, run)
             columns = event.influence if isinstance(event, TaskFinished) else {}
             track.tell(as_record(event), columns)
@@ -122,7 +118,7 @@ def tracked(
 
 def retold(run: RunDir, kinds: Sequence[type[Tracker]]) -> None:
     """Tell a stored run to trackers from beginning to end, as far as they have not got it."""
-    track = Track([kind(run, True) for kind in kinds], on_stderr)
+    track = Track([kind(run, True) for kind in kinds])
     replay(track, run.events(), run)
     end(track, run)
 

@@ -1,0 +1,95 @@
+"""The settings of MetaSP: what they mean, and that they reach what they set."""
+
+import pytest
+import torch
+from torch import nn
+
+from metasp.api import run
+from metasp.errors import UserError
+from metasp.events import StepTaken
+from metasp.influence import sp_influence
+from metasp.learner import ContinualLearner
+from metasp.methods.metasp import MetaSP, MetaSPSettings, influence_epochs
+from metasp.methods.weighting import validation_sets, validation_size
+from tests.helpers import finish, outcome
+from tests.methods.test_metasp import net, small_learner
+
+
+def test_validation_sizes():
+    assert validation_size(None, 100, 200) == 20
+    assert validation_size(0.5, 100, 200) == 50
+    assert validation_size(30.0, 100, 200) == 30
+    assert validation_size(300.0, 100, 200) == 100
+    assert validation_size(None, 100, 10) == 2
+
+
+def test_schedule_is_the_papers_scaled():
+    assert [influence_epochs(None, n) for n in (50, 10, 5, 1)] == [5, 1, 1, 1]
+    assert influence_epochs(3, 5) == 3
+
+
+def test_more_influence_epochs_than_epochs_are_refused():
+    with pytest.raises(UserError, match="influence_last is 7 but a task has only 5 epochs"):
+        run(method="metasp", epochs=5, influence_last=7)
+    with pytest.raises(UserError, match="influence_last is 3 but a task has only 2 epochs"):
+        ContinualLearner(nn.Linear(2, 2), epochs=2, settings={"influence_last": 3})
+
+
+def test_settings_are_checked(tiny):
+    with pytest.raises(UserError, match="gamma must be between 0 and 1"):
+        tiny(method="metasp", settings={"gamma": 1.5})
+    with pytest.raises(UserError, match="did you mean 'gamma'"):
+        tiny(method="metasp", settings={"gama": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured"),
+    [
+        ({}, {}),
+        ({"pseudo_steps": 3}, {"steps": 3}),
+        ({"scope": "2"}, {"scope": "2"}),  # the last layer
+        ({"validation_old": 5}, {"old": 5}),
+        ({"validation_old": 0.5}, {"old": 6}),
+        ({"validation_new": 7}, {"new": 7}),
+        ({"validation_new": 0.5}, {"new": 15}),
+    ],
+)
+def test_its_settings_reach_the_measurement(settings, measured):
+    """Against `sp_influence` itself, on the validation sets that the same streams draw."""
+    model, twin = net(), net()
+    learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.3))
+    fresh = learner.current.take(torch.arange(6))
+    MetaSP(learner, MetaSPSettings(**settings)).step(fresh, None)
+    again = small_learner(twin, None)
+    batch = again.with_replay(fresh)
+    # Without a setting, a tenth of a memory of 12, but no fewer than two.
+    old, new = validation_sets(again, measured.pop("old", 2), measured.pop("new", 2))
+    wanted = sp_influence(twin, again.loss_fn, *map(pair_of, (batch, old, new)), lr=0.3, **measured)
+    got = torch.from_numpy(learner.ledger.means(batch.ids))[:, :2]
+    torch.testing.assert_close(got, torch.stack([wanted.stability, wanted.plasticity], 1))
+
+
+def pair_of(batch):
+    return batch.inputs, batch.labels
+
+
+def test_every_second_step(tiny):
+    steps = [e for e in tiny(method="metasp", epochs=2, settings={"every": 2}).events()
+             if isinstance(e, StepTaken) and e.kind == "influence"]  # fmt: skip
+    assert ["gamma" in e.numbers for e in steps] == [i % 2 == 0 for i in range(len(steps))]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16"},
+        {"momentum": 0.9, "lr": 0.02},
+        {"compile": True, "backbone": "mlp", "epochs": 8},
+    ],
+)
+def test_variants_run(tiny, changes):
+    if changes.get("compile"):
+        pytest.importorskip("torch._inductor")
+    small = {"tasks": 2, "limit_per_class": 16, "batch_size": 16, "memory_batch": 16, "epochs": 5}
+    run = tiny(method="metasp", **{**small, "width": 32, **changes})
+    assert outcome(finish(run))["task_il"]["A_1"] > 0.5
