@@ -1,13 +1,12 @@
 """A run in three lines of Python."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from metasp.benchmarks import Benchmark
-from metasp.cli.options import default_runs
+from metasp.cli.options import default_data, default_runs
 from metasp.cli.show import follow
 from metasp.cli.terminal import text_console
 from metasp.errors import UserError, unknown
@@ -51,8 +50,7 @@ def run(
     named = {"benchmark": benchmark} if isinstance(benchmark, str) else {}
     spec = RunSpec.from_dict({**named, **settings, "settings": own})
     stream = None if isinstance(benchmark, str) else benchmark
-    folder = data or os.environ.get("METASP_DATA")  # as --data
-    where = Path(folder) if folder else None
+    where = default_data() if data is None else Path(data)
     place = default_runs() if runs is None else Path(runs)
     experiment = prepare(spec, place, where, stream, force=force)
     if not experiment.finished:

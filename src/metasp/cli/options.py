@@ -15,6 +15,7 @@ from metasp.spec import RunSpec, field_types
 Command = Callable[..., Any]
 
 RUNS, RUNS_VARIABLE = Path("runs"), "METASP_RUNS"
+DATA_VARIABLE = "METASP_DATA"
 runs_option = click.option(
     "--runs",
     type=click.Path(path_type=Path, file_okay=False),
@@ -26,7 +27,7 @@ runs_option = click.option(
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path),
-    envvar="METASP_DATA",
+    envvar=DATA_VARIABLE,
     help="Folder that holds the data sets (METASP_DATA).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -58,8 +59,14 @@ track_option = click.option(
 
 
 def default_runs() -> Path:
-    """The folder of runs where a command takes any number of them."""
+    """The folder of runs where nobody names one."""
     return Path(os.environ.get(RUNS_VARIABLE) or RUNS)
+
+
+def default_data() -> Path | None:
+    """The folder of data sets where nobody names one."""
+    folder = os.environ.get(DATA_VARIABLE)
+    return Path(folder) if folder else None
 
 
 class OneOf(click.Choice[str]):
