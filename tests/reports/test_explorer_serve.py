@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,11 @@ def test_served_until_ctrl_c(tmp_path):
     script.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "BROWSER": str(script)}
     command = [sys.executable, "-m", "metasp", "explore", str(run.path), "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    # Where the tests themselves run in the background, Ctrl-C is ignored and children inherit that.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=heed
+    ) as process:
         try:
             page = process.stdout.readline().strip()
             address = process.stdout.readline().split()[0]

@@ -28,7 +28,11 @@ class RandomState:
     @classmethod
     def capture(cls, device: torch.device, torch_only: bool = False) -> "RandomState":
         """The state now; ``device`` is where the model lives."""
-        accelerator = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        accelerator = None
+        if device.type == "cuda":
+            accelerator = torch.cuda.get_rng_state(device)
+        elif device.type == "mps":
+            accelerator = torch.mps.get_rng_state()
         if torch_only:
             return cls(torch.get_rng_state(), device, accelerator, None, None)
         others = (random.getstate(), np.random.get_state())
@@ -37,7 +41,9 @@ class RandomState:
     def restore(self) -> None:
         """Put all streams back."""
         torch.set_rng_state(self.cpu)
-        if self.accelerator is not None:
+        if self.accelerator is not None and self.device.type == "mps":
+            torch.mps.set_rng_state(self.accelerator)
+        elif self.accelerator is not None:
             torch.cuda.set_rng_state(self.accelerator, self.device)
         if self.python is not None:
             random.setstate(self.python)
