@@ -1,5 +1,6 @@
 """Layers that autograd knows only by half: the influence is exact there too, or says why not."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -105,7 +106,6 @@ def test_a_model_that_branches_on_its_parameters_is_refused_for_several_steps():
         def __init__(self):
             super().__init__()
             self.a, self.b = nn.Linear(6, 4), nn.Linear(6, 4)
-            self.fresh = True
 
         def forward(self, x):
             first = torch.equal(self.a.bias, torch.zeros(4))  # as long as it has not moved
@@ -152,7 +152,6 @@ def test_what_cannot_run_at_other_parameters_says_so(wrap):
 
 
 def test_steps_may_be_a_number_of_numpy():
-    np = pytest.importorskip("numpy")
     one = sp_influence(Net(F.relu), LOSS, *numbers(), lr=0.1, steps=2)
     two = sp_influence(Net(F.relu), LOSS, *numbers(), lr=0.1, steps=np.int64(2))
     assert torch.equal(one.fused, two.fused)
