@@ -91,7 +91,7 @@ def again(
         try:
             with kept_random_state(device), differentiable_twice():
                 ways = [one([None if t is None else t[d] for t in tangents]) for d in range(count)]
-        except (NotImplementedError, RuntimeError) as error:
+        except RuntimeError as error:
             raise Unsupported(f"{getattr(func, '__name__', func)}: {error}") from error
         return [torch.stack(parts) for parts in zip(*ways)]
 

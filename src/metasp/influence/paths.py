@@ -30,7 +30,7 @@ def forward_mode(problem: Problem, theta: Named, directions: Named) -> Tensor:
                     for k, t in theta.items()
                 }
                 rows.append(tangent_of(problem.losses(duals)).detach())
-    except (NotImplementedError, RuntimeError) as error:
+    except RuntimeError as error:
         raise Unsupported(str(error)) from error
     return torch.stack(rows)
 
@@ -95,7 +95,7 @@ def forward_over_reverse(problem: Problem, theta: Named, directions: Named) -> t
                     [torch.zeros_like(t) if g is None else tangent_of(g).detach()
                      for t, g in zip(theta.values(), grads)]
                 )  # fmt: skip
-    except (NotImplementedError, RuntimeError) as error:
+    except RuntimeError as error:
         raise Unsupported(str(error)) from error
     hs = {k: torch.stack([one[i] for one in curved]) for i, k in enumerate(theta)}
     return torch.stack(products), hs
