@@ -31,10 +31,7 @@ class Once(torch.autograd.Function):
 class Cut(torch.autograd.Function):
     """tanh whose gradient has lost its graph, and does not say so."""
 
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.tanh()
+    forward = Once.forward
 
     @staticmethod
     def backward(ctx, grad):
