@@ -363,7 +363,7 @@ def _curvature(problem: Problem, theta: Named, s: Named) -> tuple[Tensor, Named]
     try:
         return double_backward(problem, theta, s)
     except Unsupported as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = str(error).split("\n")[0].rstrip(".")
         raise UserError(
             "more than one pseudo step needs second derivatives, and this model has none "
             f"({reason}): use steps=1."
