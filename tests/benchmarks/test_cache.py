@@ -75,7 +75,7 @@ def test_changed_content_is_read_anew(place: Path) -> None:
     assert np.array_equal(second.inputs[0].numpy(), noise_picture(500).transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "header", "no header", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "header", "no header", "empty", "deep"])
 def test_a_damaged_copy_is_rebuilt(place: Path, damage: str) -> None:
     folder = table_set(place / "set")
     first = source(folder)
@@ -93,6 +93,8 @@ def test_a_damaged_copy_is_rebuilt(place: Path, damage: str) -> None:
         header.write_text(header.read_text().replace("kind 0", "kind 9"))
     elif damage == "no header":
         header.unlink()
+    elif damage == "deep":
+        header.write_bytes(b"[" * 10**5)
     else:
         header.write_bytes(b"")
     again = source(folder)

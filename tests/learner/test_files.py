@@ -60,6 +60,7 @@ def test_files_that_must_not_be_used(tmp_path):
         (good[:100], "not a saved learner"),
         (good[:-3] + bytes([good[-3] ^ 1]) + good[-2:], "damaged"),
         (b"", "not a saved learner"),
+        ((10**5).to_bytes(8, "little") + b"[" * 10**5, "not a saved learner"),
     ):
         file.write_bytes(content)
         with pytest.raises(UserError, match=words):

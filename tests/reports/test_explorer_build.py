@@ -217,11 +217,11 @@ def without_column(path):
     pq.write_table(pq.read_table(path).drop_columns(["fused"]), path)
 
 
-def with_ids(value):
+def with_all(column, value):
     def harm(path):
         table = pq.read_table(path)
-        place = table.column_names.index("id")
-        pq.write_table(table.set_column(place, "id", pa.array([value] * len(table))), path)
+        place = table.column_names.index(column)
+        pq.write_table(table.set_column(place, column, pa.array([value] * len(table))), path)
 
     return harm
 
@@ -231,10 +231,12 @@ def with_ids(value):
     [
         ("influence.parquet", truncate, r"influence.parquet is damaged"),
         ("influence.parquet", without_column, r"lacks the column fused"),
-        ("influence.parquet", with_ids(None), r"lacks the column id, or values of it"),
-        ("influence.parquet", with_ids("seven"), r"influence.parquet is damaged .*seven"),
-        ("memory/task-001.parquet", with_ids(None), r"task-001.parquet is damaged .*column id"),
-        ("memory/task-001.parquet", with_ids("seven"), r"task-001.parquet is damaged .*seven"),
+        ("influence.parquet", with_all("id", None), r"lacks the column id, or values of it"),
+        ("influence.parquet", with_all("id", "seven"), r"influence.parquet is damaged .*seven"),
+        ("influence.parquet", with_all("fused", float("nan")), r"column fused holds what is no"),
+        ("influence.parquet", with_all("stability", float("inf")), r"column stability holds what"),
+        ("memory/task-001.parquet", with_all("id", None), r"task-001.parquet is .*column id"),
+        ("memory/task-001.parquet", with_all("id", "seven"), r"task-001.parquet is .*seven"),
         ("memory/task-001.parquet", truncate, r"task-001.parquet is damaged"),
         ("result.json", truncate, r"result.json is damaged"),
         ("result.json", lambda path: path.write_text("{}"), r"lacks or garbles class_il"),

@@ -157,7 +157,7 @@ def load(folder: Path, key: str) -> Decoded:
             raise Damaged("its rows and labels do not agree")
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise Damaged(str(error)) from error
     content = {name: value for name, value in body.items() if name != "format"}
     return Decoded(
@@ -182,7 +182,7 @@ def content_digest(files: Sequence[Path], root: Path) -> str:
         entry = json.loads(note.read_bytes())
         if entry["checksum"] == digest_of(entry["content"]):
             return str(entry["content"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         pass  # nothing remembered, or not readable: look again
     content = digest_of([[name, file_digest(path)] for (name, *_), path in zip(stamp, files)])
     with caching(note.parent):

@@ -45,7 +45,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         metadata = json.loads(content[8 : 8 + length])["__metadata__"]
         about: dict[str, Any] = json.loads(metadata["metasp"])
         version = about["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(
             f"{path} is not a saved learner, or its beginning was cut or altered: take a backup."
         ) from error

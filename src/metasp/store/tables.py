@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from metasp.errors import UserError
@@ -64,9 +65,12 @@ def whole_table(
         table = pq.read_table(run / name, schema=schema, columns=columns and [*columns])
     except (pa.ArrowException, OSError) as error:
         raise damaged(run, name, str(error).splitlines()[0]) from error
-    for column in table.column_names:  # one that is not there reads as nulls
-        if table[column].null_count and column not in MAY_LACK:
+    for column in (each for each in table.column_names if each not in MAY_LACK):
+        values = table[column]
+        if values.null_count:  # a column that is not there reads as nulls
             raise damaged(run, name, f"it lacks the column {column}, or values of it")
+        if pa.types.is_floating(values.type) and pc.any(pc.invert(pc.is_finite(values))).as_py():
+            raise damaged(run, name, f"its column {column} holds what is no number")
     return table
 
 
