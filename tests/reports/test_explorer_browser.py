@@ -104,7 +104,7 @@ def test_filters_change_what_is_shown(real, opened):
     view.page.select_option("#choose-label", "3")
     view.page.click("text=Most helpful first")
     wanted = [i for i, label in zip(columns["id"], columns["label"]) if label == 3]
-    assert view.page.inner_text("#found") == f"{len(wanted)} examples"
+    assert view.page.inner_text("#found") == f"{len(wanted)} measurements"
     assert sorted(view.ids("#all")) == sorted(wanted)
     view.page.select_option("#choose-source", "memory")
     rows = zip(columns["id"], columns["label"], columns["source"])
@@ -118,7 +118,37 @@ def test_filters_change_what_is_shown(real, opened):
     view.page.select_option("#choose-label", "9")
     assert "No example fits" in view.page.inner_text("#panel-gallery")
     view.page.click("text=Show all examples")
-    assert view.page.inner_text("#found") == f"{len(columns['id']):,} examples"
+    assert view.page.inner_text("#found") == f"{len(columns['id']):,} measurements"
+
+
+def test_a_side_is_opened_over_all_tasks(real, opened):
+    columns, view = table(real[1]), opened(real[1])
+    view.page.select_option("#choose-label", "3")
+    view.page.click(".side.neither")
+    view.page.click("text=Most helpful first")
+    rows = zip(columns["id"], columns["stability"], columns["plasticity"])
+    wanted = sorted(i for i, *values in rows if min(values) >= 0)
+    assert view.page.inner_text("#found") == f"{len(wanted):,} measurements"
+    view.page.select_option("#choose-task", "4")
+    assert view.page.inner_text("#found").endswith(" examples")
+
+
+def test_an_unfinished_run_is_told_as_far_as_it_came(opened, tmp_path):
+    view = opened([make_run(tmp_path, finish=False)], Missing("gone."))
+    words = view.page.inner_text("#summary")
+    assert "learned 2 classes in 1 task," in words
+    assert "So far it is right on 90.0 % of the test examples of these tasks" in words
+
+
+def test_a_class_that_the_other_run_has_not_is_let_go(opened, tmp_path):
+    one, two = make_run(tmp_path), make_run(tmp_path, seed=2, influence=False)
+    view = opened([one, two], Missing("gone."))
+    view.tab("gallery")
+    view.page.select_option("#choose-label", "3")
+    view.page.click("#run-switch >> text=B:")
+    view.page.click("#run-switch >> text=A:")
+    assert view.page.input_value("#choose-label") == "all"
+    assert view.said == []
 
 
 @pytest.mark.parametrize("words", ["Remembering", "Learning", "Both together"])

@@ -209,6 +209,27 @@ def test_runs_of_different_data_are_not_compared(tmp_path):
         build_page(runs, WITHOUT)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"class_order": "1,0,2,3"}, {"label_noise": 0.3}, {"limit_per_class": 7}, {"image_size": 4}],
+)
+def test_runs_of_different_streams_of_the_same_data_are_not_compared(tmp_path, changes):
+    with pytest.raises(UserError, match="different data"):
+        build_page([make_run(tmp_path), make_run(tmp_path, **changes)], WITHOUT)
+
+
+def test_seeds_are_compared_unless_they_draw_the_stream(tmp_path):
+    assert build_page([make_run(tmp_path, seed=seed) for seed in (1, 2)], WITHOUT).content
+    for drawn in ({"class_order": "shuffled"}, {"label_noise": 0.3}):
+        with pytest.raises(UserError, match="of one seed"):
+            build_page([make_run(tmp_path, seed=seed, **drawn) for seed in (1, 2)], WITHOUT)
+
+
+def test_large_pictures_of_which_none_is_shown_are_no_mistake(tmp_path):
+    pictures = made_pictures(60, side=96)
+    assert packed(pictures.only(np.zeros(0, np.int64)))[1] == []
+
+
 def truncate(path):
     path.write_bytes(path.read_bytes()[:-9])
 

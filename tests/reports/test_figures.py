@@ -17,6 +17,7 @@ from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES
 from metasp.reports.figures import draw as draw_figure
 from metasp.reports.figures.accuracy import pareto_front
+from metasp.reports.figures.effects import families
 from metasp.reports.records import gather
 from metasp.store.run_dir import INFLUENCE
 from tests.reports.made import make_run
@@ -86,6 +87,26 @@ def test_every_figure_is_drawn_with_its_data(runs, tmp_path, capsys):
             assert png.read_bytes().startswith(b"\x89PNG")
             assert ElementTree.parse(png.with_suffix(".svg")).getroot().tag.endswith("svg")
             assert read(png.with_suffix(".csv"))
+
+
+def test_a_setting_that_goes_with_another_or_stays_makes_a_family_of_rows(tmp_path):
+    sizes = [(10.0, 10.0), (20.0, 20.0), (20.0, 50.0), (40.0, 50.0), (0.5, 0.25)]
+    for old, new in sizes:
+        make_run(tmp_path, method="metasp", settings={"validation_old": old, "validation_new": new})
+    (group_,) = group(gather([tmp_path]).records)
+    found = [
+        [tuple(row.spec["settings"][f"validation_{of}"] for of in ("old", "new")) for row in rows]
+        for rows in families(group_, ("validation_old", "validation_new"))
+    ]
+    assert sorted(found) == [[(10, 10), (20, 20)], [(20, 50), (40, 50)]]
+
+
+def test_what_stays_the_same_may_also_meet_what_varies(tmp_path):
+    for last in (3, 4, 5):
+        make_run(tmp_path, method="metasp", settings={"influence_last": last})  # rehearse_last 5
+    (group_,) = group(gather([tmp_path]).records)
+    (rows,) = families(group_, ("influence_last", "rehearse_last"))
+    assert [row.spec["settings"]["influence_last"] for row in rows] == [3, 4, 5]
 
 
 def test_the_data_beside_the_accuracy_figure_is_the_mean_over_seeds(runs, tmp_path, capsys):

@@ -14,6 +14,9 @@ GARBLED = [
     (("class_il", "A_inf"), float("nan")),
     (("seconds", "per_step"), [1.0]),
     (("seconds",), None),
+    (("seconds", "total"), float("nan")),
+    (("environment",), None),
+    (("forgotten",), None),
 ]
 
 
@@ -56,7 +59,7 @@ def test_damaged_runs_are_skipped_named_and_counted(tmp_path):
         (nothing, "not an object"),
         (lacking, "lacks"),
         *(
-            (run, "lacks" if part[-1] != "A_inf" else "does not follow")
+            (run, {"A_inf": "does not follow", "total": "hold nan"}.get(part[-1], "lacks"))
             for part, run in broken.items()
         ),
     ):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from metasp.reports.statistics import holm, paired, summarise
+from metasp.reports.statistics import holm, interval, paired, summarise
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -46,6 +46,10 @@ def test_what_cannot_be_tested_is_not():
     assert same.t is None
     assert summarise([]) is None
     assert summarise([3.0]).std is None
+    assert interval([3.0]) == (3.0, None, None)
+    mean, *ends = interval([50.1 - 49.6, 52.3 - 51.8, 60.7 - 60.2])
+    assert mean == pytest.approx(0.5)
+    assert ends == [None, None]
 
 
 @given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.001, 0.999))

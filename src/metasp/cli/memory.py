@@ -42,13 +42,14 @@ def command() -> None:
 def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None:
     """List what the memory of RUN holds as of its last checkpoint: what it is, since which task
     and in which order it entered, and why it stays (mean influence; negative is helpful)."""
-    rows = rows_of(open_run(run), label, task)
+    held = rows_of(open_run(run))
+    rows = only(held, label, task)
     removed = records(run)
     if as_json:
         print(json.dumps({"run": str(run), "memory": rows, "removed": removed}))
         return
     console = text_console()
-    console.print(memory_table(rows))
+    console.print(memory_table(rows, len(held)))
     for record in removed:
         reason = f": {record['reason']}" if record["reason"] else ""
         console.print(
@@ -76,7 +77,7 @@ def forget(
         raise UserError("say what to forget: ids, or --label and --task, but not both.")
     # Ids can be forgotten before there is a memory.
     looked = picked or newest_checkpoint(where.path)
-    held = {row["id"] for row in rows_of(where, label, task)} if looked else set()
+    held = {row["id"] for row in only(rows_of(where), label, task)} if looked else set()
     if picked and not held:
         raise UserError("the memory holds no such example: see `metasp memory list RUN`.")
     gone = where.forget(list(ids) if ids else sorted(held), reason)
@@ -87,19 +88,25 @@ def forget(
         print(f"forgot {len(gone)} examples, {freed} of them from the memory; see {run}")
 
 
-def rows_of(run: RunDir, label: int | None, task: int | None) -> list[dict[str, Any]]:
+def rows_of(run: RunDir) -> list[dict[str, Any]]:
     """What the memory holds, one row per example, in plain values."""
     columns = run.memory()
     rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
     for row in rows:
         row["influence"] = None if row["influence"] != row["influence"] else row["influence"]
+    return rows
+
+
+def only(rows: list[dict[str, Any]], label: int | None, task: int | None) -> list[dict[str, Any]]:
+    """Those of a class, of a task, or of both."""
     return [
         row for row in rows if label in (None, row["label"]) and task in (None, row["task"] + 1)
     ]
 
 
-def memory_table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"{len(rows)} examples in memory", title_justify="left")
+def memory_table(rows: list[dict[str, Any]], held: int) -> Table:
+    count = str(held) if len(rows) == held else f"{len(rows)} of {held}"
+    table = Table(title=f"{count} examples in memory", title_justify="left")
     for name in ("slot", "id", "label", "since task", "entered as", "influence"):
         table.add_column(name, justify="right")
     for row in rows:

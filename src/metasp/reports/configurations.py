@@ -41,7 +41,7 @@ APART = ("seed", "benchmark", "memory", "method", *DATA)  # said elsewhere than 
 OWNED = ("lr", "momentum", "weight_decay", "selection", "width")
 SPOKEN = (
     "backbone", "width", "epochs", "batch_size", "memory_batch", "limit_per_class", "image_size",
-    "label_noise",
+    "label_noise", "class_order", "classes_per_task",
 )  # fmt: skip
 UPPER_BOUND = "joint"
 LONGEST = 100  # letters of a file name, without what it shows and of which row
@@ -234,6 +234,6 @@ def common_ground(rows: Sequence[Configuration]) -> str:
     for key in SPOKEN:
         values = {repr(spec.get(key)): spec.get(key) for spec in specs}
         (value, *others) = values.values()
-        if not others and value:  # no noise is not worth a word
+        if not others and value and value != "fixed":  # the usual is not worth a word
             parts.append(say(key, value))
     return ", ".join(parts)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,9 +121,11 @@ def check(record: Record) -> None:
     if record.path.resolve().name.rsplit("-", 1)[-1] != record.digest:
         raise Unusable(f"its name does not end in the digest of its spec ({record.digest})")
     int(record.spec["seed"]), str(record.spec["benchmark"]), str(record.spec["method"])
-    float(record.result["seconds"]["total"])
-    for seconds in record.result["seconds"].get("per_step", {}).values():
-        float(seconds)
+    taken = record.result["seconds"]
+    for seconds in (taken["total"], *taken.get("per_step", {}).values()):
+        if not math.isfinite(seconds):
+            raise Unusable(f"its seconds hold {seconds}")
+    str(record.code), bool(record.result.get("forgotten", {}).get("undisturbed"))
     for scenario in SCENARIOS:
         entry = record.result[scenario]
         true = scores(entry["matrix"], entry["before"])

@@ -8,10 +8,11 @@ from typing import Any
 from metasp.errors import UserError
 from metasp.reports.configurations import Configuration, Group, common_ground
 from metasp.reports.paper import (
-    BENCHMARKS,
     METHODS,
+    PROTOCOL,
     SCENARIOS,
     as_published,
+    published_stream,
     rows,
     settings_as_published,
 )
@@ -35,7 +36,7 @@ def time_table(group: Group, paper: bool) -> Table:
     steps = {row.label: step_seconds(row) for row in group.rows}
     totals = {row.label: summarise(total_seconds(row)) for row in group.rows}
     usual = [r.label for r in group.rows if r.method == YARDSTICK and as_published(r)]
-    unit = usual[0] if usual else None
+    unit = usual[0] if len(usual) == 1 else None
     figures = {r["method"]: r for r in rows("training_time")} if paper else {}
     data = []
     for row in group.rows:
@@ -71,7 +72,8 @@ def time_table(group: Group, paper: bool) -> Table:
     notes = [
         f"one step is the median of the run's costliest kind; {common_ground(group.rows)}.",
         "runs that shared a machine slow each other down: for times use `metasp sweep --jobs 1`.",
-        *([] if unit else ["no ratios: no run of er here."]),
+        *([] if unit else [f"no ratios: {len(usual) or 'no'} rows of er here."]),
+        *([f"published: {PROTOCOL}, on another machine."] if paper else []),
         *version_note(group.rows),
     ]
     return Table(f"{group.title}: time", tuple(header), cells, tuple(data), tuple(notes))
@@ -152,7 +154,7 @@ def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
     figures = {
         (r["benchmark"], r["scenario"], r["selection"]): r for r in rows("rehearsal_selection")
     }
-    place = (BENCHMARKS.get(group.benchmark, ""), SCENARIOS[scenario])
+    place = (published_stream(group.rows[0]), SCENARIOS[scenario])
     known = paper and group.memory == PUBLISHED_MEMORY and any(key[:2] == place for key in figures)
     chosen = ablations(group)
     names = [row.spec["selection"] for row in chosen]

@@ -21,7 +21,7 @@ class Summary:
 @dataclass(frozen=True)
 class Paired:
     """A paired t-test of a against b over the seeds both have. `p` is two-sided, and None where
-    fewer than two pairs leave nothing to test."""
+    there is nothing to test: of fewer than two pairs, or of one gap on every seed."""
 
     seeds: tuple[int, ...]
     only_a: tuple[int, ...]
@@ -42,11 +42,12 @@ def summarise(values: Sequence[float]) -> Summary | None:
 def interval(
     values: Sequence[float], level: float = 0.95
 ) -> tuple[float, float | None, float | None] | None:
-    """The mean of some values and the ends of its Student interval (none for a single value)."""
+    """The mean of some values and the ends of its Student interval: none for a single value, or
+    for equal ones, which say nothing of their spread."""
     summary = summarise(values)
     if summary is None:
         return None
-    if summary.std is None:
+    if summary.std is None or np.ptp(values) <= ROUNDING:
         return summary.mean, None, None
     half = float(stats.t.ppf((1 + level) / 2, summary.n - 1)) * summary.std / summary.n**0.5
     return summary.mean, summary.mean - half, summary.mean + half

@@ -37,7 +37,6 @@ def memory_history(tables: Mapping[int, Columns], points: Points, place: object)
                 "task": task,
                 "held": len(now),
                 "classes": counts_by([entry[1] for entry in now.values()]),
-                "tasks": counts_by([int(origin) for origin in tables[task]["task"]]),
                 "stayed": len(now) - len(entered),
                 "entered": sorted(entered, key=by_help),
                 "left": sorted(left, key=by_help),

@@ -75,7 +75,7 @@ def thumbnails(images: Array) -> Array:
     tiles = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
     side = SIDE if len(tiles) <= MANY else SIDE_IF_MANY
     longest = max(tiles.shape[1:3])
-    if longest <= side:
+    if longest <= side or not len(tiles):
         return tiles
     size = tuple(max(1, round(n * side / longest)) for n in (tiles.shape[2], tiles.shape[1]))
     small = [np.asarray(picture(tile).resize(size, Image.Resampling.BOX)) for tile in tiles]

@@ -13,7 +13,7 @@ def server_of(page: bytes, port: int = 0) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             # Another name for this address in the browser would be another site reading along.
-            if self.headers.get("Host") not in (f"{HOST}:{bound}", f"localhost:{bound}"):
+            if self.headers.get("Host") not in names:
                 self.send_error(HTTPStatus.FORBIDDEN)
             elif self.path == "/favicon.ico":
                 self.send_response(HTTPStatus.NO_CONTENT)
@@ -35,4 +35,6 @@ def server_of(page: bytes, port: int = 0) -> ThreadingHTTPServer:
 
     server = ThreadingHTTPServer((HOST, port), Handler)
     bound = server.server_port
+    endings = [f":{bound}", ""] if bound == 80 else [f":{bound}"]  # browsers leave 80 out
+    names = {name + ending for name in (HOST, "localhost") for ending in endings}
     return server

@@ -152,5 +152,6 @@ def heat_map(group: Group, row: Configuration) -> Drawing:
         panel.grid(visible=False)
         panel.set(title=SCENARIO_WORDS[scenario], xlabel="accuracy on task", ylabel="after task")
     figure.colorbar(image, ax=list(axes[0]), label="%", shrink=0.8)
-    figure.suptitle(f"{group.title}: {row.label}, mean of {len(row.seeds)} seeds", fontsize=9)
+    seeds = f"mean of {len(row.seeds)} seeds" if len(row.seeds) > 1 else "one seed"
+    figure.suptitle(f"{group.title}: {row.label}, {seeds}", fontsize=9)
     return Drawing(f"matrix-{group.slug}-{slug(row.label)}", figure, data)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from metasp.reports.configurations import Configuration, Group, flat, identity
+from metasp.reports.configurations import Configuration, Group, Key, flat, identity
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
 from metasp.reports.records import SCENARIOS
 from metasp.reports.special import total_seconds
@@ -16,21 +16,38 @@ METRICS = ("A_1", "A_inf", "A_m")
 
 
 def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
-    """Rows that differ in the given fields alone, in order of the first; two or more of them."""
+    """Rows that differ in the first field alone, in its order; two or more of them. The other
+    fields stay the same, or go with it."""
     found: dict[Any, list[Configuration]] = {}
     for row in group.rows:
         spec = flat(row.spec)
-        if spec.get(keys[0]) is None:
+        value = spec.get(keys[0])
+        if value is None:
             continue
-        rest = tuple(entry for entry in identity(row.spec) if entry[0] not in keys)
-        found.setdefault(rest, []).append(row)
-    several = [rows for rows in found.values() if len(rows) > 1]
-    return [sorted(rows, key=lambda row: float(flat(row.spec)[keys[0]])) for rows in several]
+        rest = {without(row, keys[:1])}
+        if all(spec.get(key) in (None, value) for key in keys):
+            rest.add(without(row, keys))
+        for each in rest:
+            found.setdefault(each, []).append(row)
+    several = sorted((rows for rows in found.values() if len(rows) > 1), key=len, reverse=True)
+    whole = [
+        rows
+        for place, rows in enumerate(several)
+        if not any(all(row in other for row in rows) for other in several[:place])
+    ]
+    return [sorted(rows, key=lambda row: float(flat(row.spec)[keys[0]])) for rows in whole]
+
+
+def without(row: Configuration, keys: Sequence[str]) -> Key:
+    """What a row is but for some fields."""
+    return tuple(entry for entry in identity(row.spec) if entry[0] not in keys)
 
 
 def validation_size(groups: list[Group]) -> list[Drawing]:
     keys = ("validation_old", "validation_new")
-    return effect(groups, keys, "validation-size", "examples in each validation set", False)
+    return effect(
+        groups, keys, "validation-size", "size of each validation set (below 1: a part)", False
+    )
 
 
 def influence_epochs(groups: list[Group]) -> list[Drawing]:
@@ -96,5 +113,6 @@ def one_effect(
     legend_right(figure, axes[0][0])
     seeds = sorted({len(row.seeds) for row in rows})
     count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    figure.suptitle(f"{group.title}: {rows[0].method}, {count} seeds", fontsize=9)
+    count += " seed" if seeds[-1] == 1 else " seeds"
+    figure.suptitle(f"{group.title}: {rows[0].method}, {count}", fontsize=9)
     return Drawing(stem, figure, data)

@@ -114,6 +114,9 @@ function typical(of, measure, task) {
   return typicalCache.get(key);
 }
 
+// Within a task an example has one row; over all tasks it has one for each in which it was measured.
+const rowsWords = (n) => plural(n, state.task === 'all' ? 'measurement' : 'example');
+
 function select(label, name, options, change) {
   const box = el('select', { name, id: `choose-${name}` });
   for (const [value, words] of options) box.append(el('option', { value }, words));

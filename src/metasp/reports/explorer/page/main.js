@@ -8,6 +8,7 @@ const TABS = {
   compare: ['Compare', renderCompare],
 };
 const FILTERED = new Set(['map', 'gallery']);
+const FILTERS = ['task', 'label', 'source', 'kept', 'side'];
 const names = Object.keys(TABS).filter((name) => name !== 'compare' || data.runs.length > 1);
 
 function refresh() {
@@ -70,28 +71,29 @@ function renderFilters() {
     select('Came', 'source', [['all', 'New or from memory'], ['new', 'New data'], ['memory', 'From memory']], changed),
     select('Memory', 'kept', [['all', 'Kept or not'], ['kept', 'Kept'], ['dropped', 'Not kept']], changed),
     select('Side', 'side', [['all', 'All four'], ...SIDES.map((side) => [side, SIDE_WORDS[side]])], changed),
-    el('p', { class: 'found' }, el('strong', { id: 'found' }), el('button', { type: 'button', id: 'clear', class: 'quiet', on: { click: clearFilters } }, 'Clear')),
+    el('p', { class: 'found' }, el('strong', { id: 'found' }), el('button', { type: 'button', id: 'clear', class: 'quiet', on: { click: () => clearFilters() } }, 'Clear')),
   );
   showCount();
 }
 
 function showCount() {
-  const words = plural(filtered().length, 'example');
+  const words = rowsWords(filtered().length);
   byId('found').textContent = words;
-  byId('clear').hidden = ['task', 'label', 'source', 'kept', 'side'].every((name) => state[name] === 'all');
+  byId('clear').hidden = FILTERS.every((name) => state[name] === 'all');
   say(`${words} shown`);
 }
 
-function clearFilters() {
-  for (const name of ['task', 'label', 'source', 'kept', 'side']) state[name] = 'all';
+function clearFilters(but = {}) {
+  for (const name of FILTERS) state[name] = but[name] ?? 'all';
   zoom = null;
   renderFilters();
   refresh();
 }
 
 function renderAll() {
-  const tasks = run().points.task;
-  if (state.task !== 'all' && !tasks.includes(+state.task)) state.task = 'all';
+  for (const name of ['task', 'label']) {  // the other run may not have it
+    if (state[name] !== 'all' && !run().points[name].includes(+state[name])) state[name] = 'all';
+  }
   renderSummary();
   renderTabs();
   renderFilters();

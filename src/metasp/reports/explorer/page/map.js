@@ -134,7 +134,7 @@ function mapOption(points, rows, groups, extra = {}) {
 function mapWords(points, rows) {
   const found = Object.fromEntries(SIDES.map((side) => [side, 0]));
   for (const row of rows) found[sideAt(points, row)] += 1;
-  return `Map of ${plural(rows.length, 'example')}: ` +
+  return `Map of ${rowsWords(rows.length)}: ` +
     SIDES.map((side) => `${SIDE_WORDS[side].toLowerCase()} ${count(found[side])}`).join(', ') + '.';
 }
 
@@ -178,6 +178,6 @@ function mapKeys(event) {
 }
 
 function nothingLeft() {
-  const clear = el('button', { type: 'button', on: { click: clearFilters } }, 'Show all examples');
+  const clear = el('button', { type: 'button', on: { click: () => clearFilters() } }, 'Show all examples');
   return empty('No example fits these filters', 'Loosen one of them, or start over.', clear);
 }

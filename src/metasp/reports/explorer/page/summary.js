@@ -8,9 +8,10 @@ function renderSummary() {
   if (pictures.kind === 'none') notes.push(`There are no pictures on this page: ${pictures.why}`);
   if (data.shown < data.examples) {
     notes.push(
-      `The page shows ${count(data.shown)} of ${count(data.examples)} examples: all that were in ` +
-        'memory, the most helpful and most harmful of each task, the suspects and an even ' +
-        'sample of the rest. The counts above the tabs and the statistics are of all.',
+      `The page shows ${count(data.shown)} of ${count(data.examples)} examples, as many as it was ` +
+        'asked for (--max-examples): first those that were in memory, then the most helpful and ' +
+        'most harmful of each task, the suspects, and an even sample of the rest. The counts ' +
+        'above the tabs and the statistics are of all.',
     );
   }
   byId('notes').hidden = !notes.length;
@@ -22,10 +23,12 @@ function renderSummary() {
 }
 
 function learned(r) {
-  const classes = new Set(r.tasks.flatMap((task) => task.classes)).size;
+  const tasks = r.tasks.slice(0, r.scenarios.class_il?.matrix.length ?? 0);
+  if (!tasks.length) return '';
+  const classes = new Set(tasks.flatMap((task) => task.classes)).size;
   const kept = r.budget && r.memory.some((step) => step.held)
     ? `, with a memory of ${plural(r.budget, 'example')}` : '';
-  return `The model learned ${plural(classes, 'class', 'classes')} in ${plural(r.tasks.length, 'task')}, one after the other${kept}.`;
+  return `The model learned ${plural(classes, 'class', 'classes')} in ${plural(tasks.length, 'task')}, one after the other${kept}.`;
 }
 
 function scored(r) {
@@ -33,7 +36,8 @@ function scored(r) {
   const given = r.scenarios.task_il;
   if (!open) return 'No task is finished yet.';
   return (
-    `At the end it is right on ${percent(open.A_inf)} of the test examples of all tasks, and on ` +
+    `${r.finished ? 'At the end' : 'So far'} it is right on ${percent(open.A_inf)} of the test ` +
+    `examples of ${r.finished ? 'all tasks' : 'these tasks'}, and on ` +
     `${percent(given.A_inf)} when it is told which task an example belongs to.`
   );
 }
@@ -62,9 +66,8 @@ function renderSides(r) {
           class: `side ${side}`,
           on: {
             click: () => {
-              state.side = side;
+              clearFilters({ side });
               openTab('gallery');
-              renderFilters();
             },
           },
         },
