@@ -47,6 +47,10 @@ def test_digest_sees_every_field():
     assert len(digests) == len(other) + 1
 
 
+def test_a_list_is_as_good_as_a_tuple():
+    assert RunSpec(lr_drop_at=[3]) == RunSpec(lr_drop_at=(3,))
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

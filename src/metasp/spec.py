@@ -208,6 +208,9 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
     if isinstance(value, numbers.Number) and hasattr(value, "item"):  # one of numpy's
         value = value.item()
         object.__setattr__(owner, entry.name, value)
+    if isinstance(value, list):
+        value = frozen(value)
+        object.__setattr__(owner, entry.name, value)
     if value is None and type(None) in kinds:
         return
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):

@@ -5,6 +5,7 @@ import datetime
 import pytest
 
 from metasp.errors import UserError
+from metasp.spec import RunSpec
 from metasp.sweeps.grid import expand, parse, presets, read_sweep
 from metasp.sweeps.jobs import jobs_of
 
@@ -31,6 +32,33 @@ def test_the_grid_is_the_product_in_file_order():
 def test_a_method_without_memory_is_run_once_per_seed_not_once_per_memory():
     found = runs(grid={"method": ["er", "finetune"], "memory": [50, 100], "seed": [1]})
     assert sorted(found) == [("er", 50, 1, None), ("er", 100, 1, None), ("finetune", 0, 1, None)]
+    replayed = {"memory_batch": [16, 32], "augment_memory": [True, False]}
+    assert runs(grid={"method": ["joint"], **replayed}) == [("joint", 0, RunSpec.seed, None)]
+
+
+def test_a_setting_of_a_variant_may_be_given_to_the_others_alone():
+    found = expand(
+        parse({"grid": {"method": [{"method": "metasp", "gamma": 0.3}, "metasp-only-s"]}}, "x")
+    )
+    assert [spec.settings for spec in found] == [{"gamma": 0.3}, {}]
+    tables = {"gamma": 0.3, "grid": {"method": ["metasp", "metasp-only-s"]}}
+    override = {"metasp-only-s": {"gamma": 1.0}}
+    assert len(expand(parse({**tables, "override": override}, "x"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"class_order": "3,0,2"}, "class"),
+        ({"method": "mir", "memory_batch": 64}, "would choose nothing"),
+        ({"method": "gdumb", "selection": "class-balanced"}, "gdumb trains on its memory"),
+        ({"method": "er", "selection": "gradient-diverse"}, "use gss"),
+    ],
+)
+def test_a_mistake_is_told_before_any_run(values, words, tmp_path):
+    specs = expand(parse({**values, "grid": {"seed": [1, 2]}}, "my.toml"))
+    with pytest.raises(UserError, match=words):
+        jobs_of(specs, tmp_path, None)
 
 
 def test_a_table_in_a_list_sets_several_fields_at_once():
@@ -72,6 +100,20 @@ def test_an_override_beats_the_grid_for_its_method_only():
         ({"epochs": 2, "grid": {"rehearse_last": [3]}}, "rehearse_last"),
         ({"grid": {"method": [3]}}, "must be a name"),
         ({"grid": {"settings": {"nonsense": [3]}}}, "nonsense"),
+        (
+            {"grid": {"method": ["metasp", {"method": "er", "influence_last": 2}]}},
+            "key in the table of er",
+        ),
+        (
+            {"grid": {"method": ["er", {"method": "er", "lr": 0.5}], "lr": [0.1, 0.2]}},
+            "method and lr in the grid of my.toml both set lr",
+        ),
+        (
+            {"pseudo_steps": 2, "settings": {"pseudo_steps": 3}, "grid": {"method": ["metasp"]}},
+            "pseudo_steps stands twice",
+        ),
+        ({"gamma": 0.3, "grid": {"method": ["metasp", "metasp-only-s"]}}, "makes metasp-only-s"),
+        ({"grid": {"method": ["metasp-only-p"], "gamma": [0.3]}}, "makes metasp-only-p"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_the_cure(tables, words):

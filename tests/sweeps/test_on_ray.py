@@ -158,7 +158,38 @@ def test_what_a_cluster_has_not_is_refused_here_and_waited_for_elsewhere(cluster
     jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
     elsewhere = OnRay(address=cluster.address, gpus_per_run=1)
     assert [elsewhere.at_once(jobs) for _ in range(2)] == [1, 1]
-    assert capsys.readouterr().err.count("a run asks for 1 GPU of 0 on the cluster") == 1
+    assert capsys.readouterr().err.count("a run asks for 1 GPU of 0 on one node") == 1
+    wide = OnRay(address=cluster.address, cpus_per_run=2)  # two nodes of one: no room for any
+    assert wide.at_once(jobs) == 1
+    assert "a run asks for 2 CPU of 1 on one node" in capsys.readouterr().err
+    assert OnRay(address=cluster.address, cpus_per_run=0.25).at_once(jobs) == 8
+    assert not capsys.readouterr().err
     own = OnRay(cpus_per_run=64)  # connected already: only where it believes to be matters
-    with pytest.raises(UserError, match="asks for 64 CPU of 2 here: give less by --cpus-per-run"):
+    with pytest.raises(UserError, match="asks for 64 CPU of 1 here: give less by --cpus-per-run"):
         own.at_once(jobs)
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_start_says_why_and_is_not_tried_again(cluster, tmp_path):
+    poison = tmp_path / "metasp"
+    poison.mkdir()
+    (poison / "__init__.py").write_text("raise ImportError('this node has no metasp')")
+    there = {"PYTHONPATH": str(tmp_path)}
+    cluster.add_node(num_cpus=2, object_store_memory=STORE, env_vars=there)
+    jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
+    runner = OnRay(address=cluster.address, cpus_per_run=2)  # only the third node has as many
+    updates = list(runner.run(jobs[:1], lambda: False))
+    assert [update.state for update in updates] == ["failed"]
+    assert "its worker does not start" in updates[0].note
+    assert "no metasp" in updates[0].note
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_stored_here_does_not_stop_the_others(cluster, tmp_path):
+    jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
+    (jobs[0].path / "events.jsonl").mkdir(parents=True)  # a folder in the way
+    (jobs[0].path / "events.jsonl" / "x").touch()
+    runner = OnRay(checkpoint_seconds=0.3, address=cluster.address)
+    last = {update.name: update for update in runner.run(jobs, lambda: False)}
+    assert [last[job.name].state for job in jobs] == ["failed", "done"]
+    assert "events.jsonl" in last[jobs[0].name].note

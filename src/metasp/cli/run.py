@@ -67,7 +67,7 @@ def command(
 
 def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) -> int:
     """Make a run happen (or find it done) and show what came out, also in the given trackers."""
-    kinds = [tracker_kind(name) for name in track]
+    kinds = [tracker_kind(name) for name in dict.fromkeys(track)]
     console = text_console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path
     for kind in kinds:

@@ -33,20 +33,41 @@ RAY = ("address", "cpus_per_run", "gpus_per_run", "shared", "retries")
 AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
 
 
+def a_share(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """What Ray can set aside: whole ones, or a part of one that is not too small for it."""
+    if value and not (value.is_integer() or 1e-4 <= value < 1):
+        raise click.BadParameter(
+            f"{value:g} of them cannot be set aside: give a whole number, or a part of one from "
+            "0.0001 on.",
+            ctx,
+            param,
+        )
+    return value
+
+
 def ray_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that matter on a cluster only; their names are OnRay's."""
-    number, whole = click.FloatRange(min=0), click.IntRange(min=0)
+    share: Any = {"type": click.FloatRange(min=0), "callback": a_share}
+    retries = click.IntRange(min=0)
     options = [
         click.option("--address", help="Cluster [default: RAY_ADDRESS, or a new one here]."),
-        click.option("--cpus-per-run", type=number, help="[default: the run's threads]"),
+        click.option("--cpus-per-run", **share, help="[default: the run's threads]"),
         click.option(
-            "--gpus-per-run", type=number, default=0.0, help="More than 0: device auto is cuda."
+            "--gpus-per-run",
+            **share,
+            default=0.0,
+            show_default=True,
+            help="More than 0: device auto is cuda.",
         ),
         click.option(
             "--shared", is_flag=True, help="Every node sees the runs folder: fetch nothing."
         ),
         click.option(
-            "--retries", type=whole, default=3, help="For a run whose worker or node is lost."
+            "--retries",
+            type=retries,
+            default=3,
+            show_default=True,
+            help="For a run whose worker or node is lost.",
         ),
     ]
     for option in reversed(options):

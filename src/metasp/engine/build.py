@@ -16,6 +16,7 @@ from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
 from metasp.types import CROSS_ENTROPY, Streams
 
+GRADIENTS = "gradient-diverse"
 LARGE = 1_000_000  # slots of a memory that are cheap enough to stay empty
 
 
@@ -43,6 +44,8 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         settings=complete_settings(spec.method, spec.settings),
     )
     check_sense(spec.method, recipe, spec, spec.observe)
+    settings = method_settings(spec.method, spec.settings)
+    recipe.kind.check(settings, done.memory_batch, selection(done.selection or "reservoir"))
     if recipe.selection is not None and done.memory < source.classes:
         raise UserError(
             f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
@@ -91,6 +94,11 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
         raise UserError(
             f"the updates of method {name!r} cannot be observed: observe er, mir, gss or gmed; "
             "metasp records its influence anyway."
+        )
+    if chosen == GRADIENTS and kind.selection != GRADIENTS:
+        raise UserError(
+            f"selection {chosen!r} needs gradients of single examples, which method {name!r} does "
+            "not compute: use gss."
         )
     measured = observe or kind.measures
     if chosen is not None and selection(chosen).measured and not measured:

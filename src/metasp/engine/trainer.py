@@ -62,8 +62,8 @@ class LearningRate:
 
 
 class Trainer:
-    """Walks a method through a stream of tasks, and can be stopped and restored at any step. More
-    tasks may be added to `tasks` at any time: `run` goes on with them."""
+    """Walks a method through a stream of tasks, and can be stopped and restored at any step. Tasks
+    may be added to `tasks` later: the next `run` goes on with them."""
 
     def __init__(
         self,

@@ -107,10 +107,13 @@ def replace_worst(
     held = memory.occupied.tolist()
     fresh = ~torch.isin(offer.ids[chosen], memory.ids[memory.occupied])
     chosen = chosen[fresh]
-    keep = shares(memory.capacity - len(chosen), Counter([int(memory.tasks[s]) for s in held]))
+    by_task: dict[int, list[int]] = {}
+    for slot, task in zip(held, memory.tasks[memory.occupied].tolist()):
+        by_task.setdefault(task, []).append(slot)
+    keep = shares(memory.capacity - len(chosen), Counter({t: len(s) for t, s in by_task.items()}))
     free = memory.empty.tolist()
     for task, quota in keep.items():
-        free += worst_of([s for s in held if int(memory.tasks[s]) == task], quota, memory, harm)
+        free += worst_of(by_task[task], quota, memory, harm)
     return Placement.of(list(zip(chosen.tolist(), sorted(free))))
 
 
@@ -119,10 +122,11 @@ def worst_of(slots: list[int], quota: int, memory: Memory, harm: Tensor) -> list
     equals, the newest first."""
     labels = classes_in(memory, slots)
     keep = shares(quota, Counter(labels))
+    order = dict(zip(slots, zip(harm[slots].tolist(), memory.entered[slots].tolist())))
     dropped = []
     for label, remaining in keep.items():
         own = [slot for slot, y in zip(slots, labels) if y == label]
-        own.sort(key=lambda slot: (float(harm[slot]), int(memory.entered[slot])))
+        own.sort(key=order.__getitem__)
         dropped += own[remaining:]
     return dropped
 
@@ -131,7 +135,7 @@ def classes_in(memory: Memory, slots: list[int]) -> list[int]:
     """The class in each slot; the same for all where labels are no classes (regression)."""
     if memory.labels.dim() > 1 or memory.labels.is_floating_point():
         return [0] * len(slots)
-    return [int(memory.labels[slot]) for slot in slots]
+    return [int(label) for label in memory.labels[slots].tolist()]
 
 
 def new_share(memory: Memory, offer: Offer) -> int:

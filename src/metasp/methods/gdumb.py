@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from metasp.backbones import CONSTANT, DRAWN, initialise
 from metasp.errors import UserError
-from metasp.methods.learner import Learner, Step
+from metasp.memory import Selection
+from metasp.methods.learner import Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
 from metasp.types import Batch, Task
@@ -38,9 +39,9 @@ class GDumb(Method):
     selection = "greedy"
     settings: GDumbSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
-        super().__init__(learner, settings)
-        if learner.selection.at != "step":
+    @classmethod
+    def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
+        if selection.at != "step":
             raise UserError(
                 "gdumb trains on its memory before the task ends, so its selection must decide "
                 "at every step: use greedy, reservoir or ring."

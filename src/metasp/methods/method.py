@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.influence.ledger import QUANTITIES
-from metasp.memory import Offer
+from metasp.memory import Offer, Selection
 from metasp.methods.learner import Learner, Step, evaluating
 from metasp.spec import validate_field
 from metasp.types import Batch, Examples, State, Task, as_rows
@@ -59,7 +59,12 @@ class Method(ABC):
     classes: ClassVar[bool] = False  # whether it can only learn labels that are classes
     moves_inputs: ClassVar[bool] = False  # along gradients, so inputs must be real numbers
 
+    @classmethod  # noqa: B027 - most methods can do it all
+    def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
+        """Refuse what the method cannot do, before anything is trained."""
+
     def __init__(self, learner: Learner, settings: Any) -> None:
+        self.check(settings, learner.plan.memory_batch, learner.selection)
         self.learner = learner
         self.settings = settings
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
+from metasp.memory import Selection
 from metasp.methods.gradients import after_virtual_step, losses_at
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
@@ -24,13 +25,12 @@ class MIR(Method):
     Settings = MIRSettings
     settings: MIRSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
-        super().__init__(learner, settings)
-        wanted = learner.plan.memory_batch
-        if self.settings.candidates <= wanted:
+    @classmethod
+    def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
+        if settings.candidates <= memory_batch:
             raise UserError(
-                f"mir seeks the {wanted} most harmed (memory_batch) among "
-                f"{self.settings.candidates} candidates, so it would choose nothing: give more "
+                f"mir seeks the {memory_batch} most harmed (memory_batch) among "
+                f"{settings.candidates} candidates, so it would choose nothing: give more "
                 "candidates, or use er."
             )
 

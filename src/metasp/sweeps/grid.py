@@ -19,6 +19,7 @@ Values = dict[str, Any]
 FIELDS = frozenset(entry.name for entry in fields(RunSpec)) - {"settings", "data_digest"}
 TABLES = ("grid", "override")
 EXPLICIT = "settings."
+OF_MEMORY = ("memory", "selection", "memory_batch", "augment_memory")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def parse(values: Mapping[str, Any], source: str) -> Sweep:
     for name, table in overrides.items():
         if "method" in table:
             raise UserError(f"override.{name} in {source} names another method: leave that out.")
-    axes = {key: alternatives(key, given, source) for key, given in flatten(grid)}
+    axes = {key: alternatives(key, given, source) for key, given in named(grid, source).items()}
     if not axes:
         raise UserError(
             f"the grid of {source} is empty: add a [grid] table of lists, such as "
@@ -73,10 +74,20 @@ def parse(values: Mapping[str, Any], source: str) -> Sweep:
         )
     return Sweep(
         source=source,
-        base=dict(flatten({k: v for k, v in values.items() if k not in TABLES})),
+        base=named({k: v for k, v in values.items() if k not in TABLES}, source),
         axes=axes,
-        overrides={name: dict(flatten(table)) for name, table in overrides.items()},
+        overrides={name: named(table, source) for name, table in overrides.items()},
     )
+
+
+def named(table: Mapping[str, Any], source: str) -> Values:
+    """A table by the one name of each setting."""
+    found: Values = {}
+    for key, value in flatten(table):
+        if key in found:
+            raise UserError(f"{bare(key)} stands twice in one table of {source}: give it once.")
+        found[key] = value
+    return found
 
 
 def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -96,7 +107,7 @@ def alternatives(key: str, given: Any, source: str) -> list[Values]:
         raise UserError(f"{key} in the grid of {source} must be a list of values, not {given!r}.")
     if not given:
         raise UserError(f"{key} in the grid of {source} is an empty list: give it a value.")
-    return [dict(flatten(v)) if isinstance(v, Mapping) else {key: v} for v in given]
+    return [named(v, source) if isinstance(v, Mapping) else {key: v} for v in given]
 
 
 def expand(sweep: Sweep) -> list[RunSpec]:
@@ -128,15 +139,14 @@ def holds_time(value: Any) -> bool:
 
 def spec_of(values: Values, source: str) -> RunSpec:
     """The spec of one point of the grid. A setting goes to the methods that have it; a method
-    that keeps no memory is the same run for every memory, so it gets none."""
+    that keeps no memory is the same run for every memory, so it is told of none."""
     method = method_named(values.get("method", RunSpec.method))
     own = own_settings(values.get("method", RunSpec.method))
     given = {k: v for k, v in values.items() if k in FIELDS}
     settings = {bare(k): frozen(v) for k, v in values.items() if k not in FIELDS}
     given["settings"] = {k: v for k, v in settings.items() if k in own}
     if method.selection is None:
-        given.update(memory=0)
-        given.pop("selection", None)
+        given = {k: v for k, v in given.items() if k not in OF_MEMORY} | {"memory": 0}
     try:
         return RunSpec.from_dict(given, source)
     except UserError as error:
@@ -157,7 +167,8 @@ def bare(key: str) -> str:
 
 
 def check_names(sweep: Sweep) -> None:
-    """Every key must be a field of the spec or a setting of one of the sweep's methods."""
+    """Every key must be a field of the spec or a setting of one of the sweep's methods, and have
+    one value at each point of the grid."""
     methods = methods_of(sweep)
     owned = {name: own_settings(name) for name in METHODS}
     everywhere = set(FIELDS).union(*owned.values())
@@ -174,14 +185,44 @@ def check_names(sweep: Sweep) -> None:
             f"{bare(key)} in {sweep.source} is a setting of {owners}, none of which is in the "
             f"sweep ({', '.join(methods)}): add one, or take the key out."
         )
-    for name, table in sweep.overrides.items():
+    for name in sweep.overrides:
         if name not in methods:
             raise unknown(f"method in the overrides of {sweep.source}", name, methods)
+    tables = [(name, f"[override.{name}]", table) for name, table in sweep.overrides.items()]
+    tables += [
+        (part["method"], f"the table of {part['method']} in the grid", part)
+        for axis in sweep.axes.values()
+        for part in axis
+        if "method" in part
+    ]
+    for name, place, table in tables:
         for key in table:
             if key not in FIELDS and bare(key) not in owned[name]:
-                raise unknown(
-                    f"key in [override.{name}] of {sweep.source}", key, FIELDS | owned[name]
-                )
+                raise unknown(f"key in {place} of {sweep.source}", key, FIELDS | owned[name])
+    for one, other in itertools.combinations(sweep.axes, 2):
+        for key in keys_of(sweep.axes[one]) & keys_of(sweep.axes[other]):
+            raise UserError(
+                f"{one} and {other} in the grid of {sweep.source} both set {key}: let one of them "
+                "do it, by a table for each value."
+            )
+    refuse_undoing(sweep, methods)
+
+
+def refuse_undoing(sweep: Sweep, methods: list[str]) -> None:
+    """What makes a variant of a method that variant must not change by a value for all."""
+    common = set(sweep.base).union(
+        *(part for axis in sweep.axes.values() for part in axis if "method" not in part)
+    )
+    for name in methods:
+        for key in common & set(METHODS[name].preset) - set(sweep.overrides.get(name, {})):
+            raise UserError(
+                f"{key} in {sweep.source} is what makes {name} of its method: give it to the "
+                'others alone, in a table with their name as in { method = "metasp", … }.'
+            )
+
+
+def keys_of(axis: list[Values]) -> set[str]:
+    return {key for part in axis for key in part}
 
 
 def methods_of(sweep: Sweep) -> list[str]:

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any, Literal, Protocol
 
 from metasp.benchmarks import Benchmark, load_benchmark
+from metasp.benchmarks.benchmark import assemble
 from metasp.engine import Trainer
 from metasp.engine.build import complete
 from metasp.engine.clock import Clock
@@ -92,9 +93,16 @@ def jobs_of(
         stream = spec.with_(**{name: getattr(defaults, name) for name in TRAINING})
         if stream.digest not in loaded:
             loaded[stream.digest] = load_benchmark(stream, data)
+        check_order(spec, loaded[stream.digest])
         done = complete_elsewhere(spec, loaded[stream.digest], device)
         jobs.setdefault(done.name, Job(done, runs / done.name, stored(RunDir(runs / done.name))))
     return list(jobs.values())
+
+
+def check_order(spec: RunSpec, benchmark: Benchmark) -> None:
+    """One data set serves all orders of its classes, so an order of one's own is tried here."""
+    if spec.class_order not in ("fixed", "shuffled"):
+        assemble(benchmark.source, spec)
 
 
 def complete_elsewhere(spec: RunSpec, benchmark: Benchmark, device: str | None) -> RunSpec:

@@ -7,14 +7,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
 from metasp.store.files import locked
-from metasp.store.parcel import Parcel, pack, unpack
+from metasp.store.parcel import pack, unpack
 from metasp.sweeps.jobs import Job, Update, order_for
 from metasp.sweeps.remote import LOCAL, Remote, Word
 
@@ -63,23 +63,26 @@ class OnRay:
     def at_once(self, jobs: list[Job]) -> int:
         """How many runs the cluster can carry now."""
         self.connect()
-        have = ray.cluster_resources()  # type: ignore[no-untyped-call]
         needs = {
             "CPU": max([self.cpus(job) for job in jobs], default=1.0),
             "GPU": self.gpus_per_run,
         }
-        room = {kind: have.get(kind, 0.0) / need for kind, need in needs.items() if need}
-        short = [kind for kind, times in room.items() if times < 1]
-        lack = ", ".join(f"{needs[k]:g} {k} of {have.get(k, 0.0):g}" for k in short)
-        if short and self.where() == LOCAL:
-            raise UserError(
-                f"a run asks for {lack} here: give less by --cpus-per-run or --gpus-per-run."
-            )
-        if short and not self.warned:
-            self.warned = True  # no error: a cluster may grow when it is asked for more
-            print(f"warning: a run asks for {lack} on the cluster, and waits until it has them",
-                  file=sys.stderr)  # fmt: skip
-        return max(1, int(min(room.values(), default=1.0)))
+        all_nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes = [node["Resources"] for node in all_nodes if node["Alive"]]
+        room = sum(fitting(needs, node) for node in nodes)
+        if not room:
+            most = {kind: max([n.get(kind, 0.0) for n in nodes], default=0.0) for kind in needs}
+            short = [kind for kind in needs if needs[kind] > most[kind]] or [*needs]
+            lack = ", ".join(f"{needs[kind]:g} {kind} of {most[kind]:g}" for kind in short)
+            if self.where() == LOCAL:
+                raise UserError(
+                    f"a run asks for {lack} here: give less by --cpus-per-run or --gpus-per-run."
+                )
+            if not self.warned:
+                self.warned = True  # no error: a cluster may grow when it is asked for more
+                print(f"warning: a run asks for {lack} on one node, and waits until one has them",
+                      file=sys.stderr)  # fmt: skip
+        return max(1, room)
 
     def cpus(self, job: Job) -> float:
         return float(job.spec.threads) if self.cpus_per_run is None else self.cpus_per_run
@@ -138,10 +141,11 @@ class OnRay:
             if not self.shared:  # else the worker itself holds it
                 job.path.mkdir(parents=True, exist_ok=True)
                 entry.held.enter_context(locked(job.path / "lock"))
+            self._start(entry)
         except (UserError, OSError) as error:
+            entry.held.close()
             yield Update(job.name, "failed", note=str(error))
             return
-        self._start(entry)
         self.active.append(entry)
 
     def _start(self, entry: Active) -> None:
@@ -177,37 +181,40 @@ class OnRay:
             entry.poll = None
         try:
             word, parcel = ray.get(ref)
-        except RayTaskError as error:  # an exception of the run's own, not of the cluster
-            yield self._over(entry, {"state": "failed", "note": last_line(error)}, None)
-        except RayError as error:
-            yield self._lost(entry, error)
-        else:
-            entry.heard = True
-            if final:
-                yield self._over(entry, word, parcel)
-                return
             if parcel:
                 unpack(entry.job.path, parcel)
-            yield Update(entry.job.name, **word)
+        except RayTaskError as error:  # an exception of the run's own, not of the cluster
+            yield self._over(entry, failed(last_line(error)))
+        except RayError as error:
+            yield self._lost(entry, error)
+        except (UserError, OSError) as error:  # what came cannot be stored here
+            yield self._over(entry, failed(str(error)))
+        else:
+            entry.heard = True
+            yield self._over(entry, word) if final else Update(entry.job.name, **word)
 
-    def _over(self, entry: Active, word: Word, parcel: Parcel | None) -> Update:
-        if parcel:
-            unpack(entry.job.path, parcel)
+    def _over(self, entry: Active, word: Word) -> Update:
         ray.kill(entry.actor)
         entry.held.close()
         self.active.remove(entry)
         return Update(entry.job.name, **word)
 
     def _lost(self, entry: Active, error: RayError) -> Update:
-        """The worker or its node is gone: start again elsewhere, unless it has been too often."""
+        """The worker or its node is gone: start again elsewhere, unless it has been too often, or
+        it never came up (metasp is not installed there, its disk is full)."""
         entry.losses += 1
         if self.stopping:
-            return self._over(entry, {"state": "stopped"}, None)
+            return self._over(entry, {"state": "stopped"})
+        if getattr(error, "actor_init_failed", False):
+            return self._over(entry, failed(f"its worker does not start: {last_line(error)}"))
         if entry.losses > self.retries:
             note = f"its worker was lost {entry.losses} times ({type(error).__name__})"
-            return self._over(entry, {"state": "failed", "note": note}, None)
+            return self._over(entry, failed(f"{note}: {last_line(error)}"))
         ray.kill(entry.actor)
-        self._start(entry)
+        try:
+            self._start(entry)
+        except (UserError, OSError) as broken:
+            return self._over(entry, failed(str(broken)))
         note = f"worker or node lost ({type(error).__name__}): try {entry.losses + 1}"
         return Update(entry.job.name, "running", note=note)
 
@@ -217,7 +224,16 @@ class OnRay:
             if entry.heard:
                 entry.actor.stop.remote()
             else:
-                yield self._over(entry, {"state": "stopped"}, None)
+                yield self._over(entry, {"state": "stopped"})
+
+
+def fitting(needs: Mapping[str, float], node: Mapping[str, float]) -> int:
+    """How many runs with these needs a node can carry at once."""
+    return int(min([node.get(kind, 0.0) / need for kind, need in needs.items() if need] or [1.0]))
+
+
+def failed(note: str) -> Word:
+    return {"state": "failed", "note": note}
 
 
 def last_line(error: Exception) -> str:
