@@ -29,8 +29,10 @@ def run(
 
     ``benchmark`` is a name (`metasp list benchmarks`) or a stream made by `metasp.split`;
     ``runs`` is the folder that holds the runs (default: METASP_RUNS, or else "runs") and ``data``
-    the one that holds the data sets (default: METASP_DATA); ``settings`` are those of a `RunSpec`
-    and of the method.
+    the one that holds the data sets (default: METASP_DATA); ``quiet=False`` shows the progress, and
+    ``force`` makes a stored run again from its start; ``settings`` are those of a `RunSpec` and of
+    the method. Trackers and another checkpoint interval are for the command line, or for
+    `metasp.experiment.prepare`.
     """
     if not isinstance(benchmark, str | Benchmark):
         raise UserError(

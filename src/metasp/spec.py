@@ -79,7 +79,9 @@ class RunSpec:
         None, "Rehearse only in the last N epochs of a task; plain fine-tuning before.", least=1
     )
     observe: int = setting(
-        0, "Record influence, with this many pseudo steps, without using it; 0: do not.", least=0
+        0,
+        "Record influence, with this many pseudo steps, without using it (er, mir, gss, gmed).",
+        least=0,
     )
     backbone: str = setting("convnet", "The network; see `metasp list backbones`.")
     width: int | None = setting(None, "Channels (or units) of the first layer.", least=1,

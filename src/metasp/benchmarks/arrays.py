@@ -178,7 +178,8 @@ def hold_out(source: Source) -> Source:
 def with_domains(source: Source, columns: list[Array | None], sizes: list[int]) -> Source:
     if len(sizes) > 1 and columns[1] is None:
         raise UserError(
-            "the test data lacks the column to split by: add it with test_ before its name."
+            "the test data lacks the column to split by: add it with test_ before its name (in "
+            "`metasp.split` it is test_domains)."
         )
     lists = [as_list(column, size, "domains") for column, size in zip(columns, sizes)]
     codes, names = number_domains([value for part in lists for value in part])

@@ -33,8 +33,9 @@ def split(
 
     Inputs are pictures (tensors, arrays or PIL images) or rows of numbers, all of one shape.
     Without a `test` Dataset a fixed fifth of each class is held out. With `domains`, one value
-    per example, each value is a task and all tasks have the same classes. `settings` are those
-    of a spec that concern the data, such as classes_per_task, image_size or label_noise."""
+    per example (and `test_domains` for those of `test`), each value is a task and all tasks have
+    the same classes. `settings` are those of a spec that concern the data, such as
+    classes_per_task, image_size or label_noise."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting of a split", key, SETTINGS)

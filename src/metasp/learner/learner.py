@@ -162,12 +162,12 @@ class ContinualLearner:
 
     @property
     def memory(self) -> MemoryView:
-        """What is stored: a read-only dataset, with a table to audit it."""
+        """A read-only dataset of what is stored, with a table to audit it."""
         return MemoryView(self._trainer.learner.memory, self._history, self._learned)
 
     @property
     def removed(self) -> list[dict[str, Any]]:
-        """Each removal: the ids, when, the reason; nothing of their content."""
+        """The ids, moment and reason of each removal; nothing of their content."""
         return deepcopy(self._removed)
 
     def influence(self) -> pa.Table:

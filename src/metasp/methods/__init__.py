@@ -18,7 +18,7 @@ from metasp.methods.metasp import MetaSP
 from metasp.methods.method import Method, Settings
 from metasp.methods.mir import MIR
 
-__all__ = ["METHODS", "Method", "Recipe", "method", "method_settings", "settings_of"]
+__all__ = ["METHODS", "Method", "Recipe", "Settings", "method", "method_settings", "settings_of"]
 
 
 @dataclass(frozen=True)

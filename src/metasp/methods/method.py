@@ -48,16 +48,16 @@ class Phase:
 class Method(ABC):
     """One paper, one file. A subclass is final and its `step` reads top to bottom."""
 
-    Settings: ClassVar[type[Settings]] = Settings
-    lr: ClassVar[float] = 0.1
-    momentum: ClassVar[float] = 0.0
-    weight_decay: ClassVar[float] = 0.0
-    selection: ClassVar[str | None] = "reservoir"  # None: keeps no memory
-    schedules: ClassVar[bool] = True  # obeys `rehearse_last`
-    observable: ClassVar[bool] = True  # its updates can be observed (it calls learner.update)
-    measures: ClassVar[bool] = False  # records influence (it weighs by InfluenceWeights)
-    classes: ClassVar[bool] = False  # whether it can only learn labels that are classes
-    moves_inputs: ClassVar[bool] = False  # along gradients, so inputs must be real numbers
+    Settings: ClassVar[type[Settings]] = Settings  #: the class of its settings
+    lr: ClassVar[float] = 0.1  #: learning rate, unless told otherwise
+    momentum: ClassVar[float] = 0.0  #: of SGD, unless told otherwise
+    weight_decay: ClassVar[float] = 0.0  #: of SGD, unless told otherwise
+    selection: ClassVar[str | None] = "reservoir"  #: what its memory keeps; None: it has no memory
+    schedules: ClassVar[bool] = True  #: obeys `rehearse_last`
+    observable: ClassVar[bool] = True  #: its updates can be observed (it calls learner.update)
+    measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
+    classes: ClassVar[bool] = False  #: can only learn labels that are classes
+    moves_inputs: ClassVar[bool] = False  #: along gradients, so inputs must be real numbers
 
     @classmethod  # noqa: B027 - most methods can do it all
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
