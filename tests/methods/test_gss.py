@@ -101,9 +101,11 @@ def test_it_keeps_the_diverse_and_drops_the_redundant():
 
 
 def test_only_gss_can_use_its_selection():
-    trainer = digits("er", selection="gradient-diverse")
-    with pytest.raises(UserError, match="gss"):
-        train(trainer, 1)
+    with pytest.raises(UserError, match="use gss"):  # before anything is trained
+        digits("er", selection="gradient-diverse")
+    offer = Offer(torch.zeros(2).long(), torch.arange(2), 0, 1)  # in a loop of one's own
+    with pytest.raises(UserError, match="only gss"):
+        SELECTIONS["gradient-diverse"].decide(Memory(4), offer, torch.Generator())
 
 
 def test_gss_with_another_selection_is_er():

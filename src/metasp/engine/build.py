@@ -10,7 +10,7 @@ from metasp.benchmarks import Benchmark
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
 from metasp.memory import Memory, selection
-from metasp.methods import Recipe, complete_settings, method, method_settings
+from metasp.methods import Recipe, complete_settings, method, method_settings, settings_of
 from metasp.methods.learner import Learner, Plan
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
@@ -44,8 +44,6 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         settings=complete_settings(spec.method, spec.settings),
     )
     check_sense(spec.method, recipe, spec, spec.observe)
-    settings = method_settings(spec.method, spec.settings)
-    recipe.kind.check(settings, done.memory_batch, selection(done.selection or "reservoir"))
     if recipe.selection is not None and done.memory < source.classes:
         raise UserError(
             f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
@@ -73,11 +71,14 @@ class Asked(Protocol):
     def epochs(self) -> int: ...
 
     @property
+    def memory_batch(self) -> int: ...
+
+    @property
     def settings(self) -> Mapping[str, Any]: ...
 
 
 def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> None:
-    """Refuse what the method would silently ignore."""
+    """Refuse what the method cannot do, or would silently ignore."""
     kind = recipe.kind
     chosen = spec.selection or recipe.selection
     if spec.selection is not None and recipe.selection is None:
@@ -100,6 +101,8 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
             f"selection {chosen!r} needs gradients of single examples, which method {name!r} does "
             "not compute: use gss."
         )
+    own = settings_of(recipe, name, spec.settings)
+    kind.check(own, spec.memory_batch, selection(chosen or "reservoir"))
     measured = observe or kind.measures
     if chosen is not None and selection(chosen).measured and not measured:
         raise UserError(

@@ -64,7 +64,6 @@ class Method(ABC):
         """Refuse what the method cannot do, before anything is trained."""
 
     def __init__(self, learner: Learner, settings: Any) -> None:
-        self.check(settings, learner.plan.memory_batch, learner.selection)
         self.learner = learner
         self.settings = settings
 
