@@ -167,8 +167,7 @@ def bare(key: str) -> str:
 
 
 def check_names(sweep: Sweep) -> None:
-    """Every key must be a field of the spec or a setting of one of the sweep's methods, and have
-    one value at each point of the grid."""
+    """Every key must be a field of the spec or a setting of one of the sweep's methods."""
     methods = methods_of(sweep)
     owned = {name: own_settings(name) for name in METHODS}
     everywhere = set(FIELDS).union(*owned.values())
@@ -188,6 +187,13 @@ def check_names(sweep: Sweep) -> None:
     for name in sweep.overrides:
         if name not in methods:
             raise unknown(f"method in the overrides of {sweep.source}", name, methods)
+    check_tables(sweep, owned)
+    check_axes(sweep)
+    refuse_undoing(sweep, methods)
+
+
+def check_tables(sweep: Sweep, owned: Mapping[str, set[str]]) -> None:
+    """What is said of one method must be a setting of that one."""
     tables = [(name, f"[override.{name}]", table) for name, table in sweep.overrides.items()]
     tables += [
         (part["method"], f"the table of {part['method']} in the grid", part)
@@ -199,13 +205,16 @@ def check_names(sweep: Sweep) -> None:
         for key in table:
             if key not in FIELDS and bare(key) not in owned[name]:
                 raise unknown(f"key in {place} of {sweep.source}", key, FIELDS | owned[name])
+
+
+def check_axes(sweep: Sweep) -> None:
+    """A key must have one value at each point of the grid."""
     for one, other in itertools.combinations(sweep.axes, 2):
         for key in keys_of(sweep.axes[one]) & keys_of(sweep.axes[other]):
             raise UserError(
                 f"{one} and {other} in the grid of {sweep.source} both set {key}: let one of them "
                 "do it, by a table for each value."
             )
-    refuse_undoing(sweep, methods)
 
 
 def refuse_undoing(sweep: Sweep, methods: list[str]) -> None:
