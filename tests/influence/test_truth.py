@@ -22,7 +22,8 @@ def plain(model, train, goal, descent, without):
         (weights * LOSS(model(train[0]), train[1])).sum().backward()
         with torch.no_grad():
             for p in model.parameters():
-                p -= descent.lr * p.grad
+                if p.grad is not None:
+                    p -= descent.lr * p.grad
     return F.cross_entropy(model(goal[0]), goal[1]).item()
 
 
@@ -37,6 +38,16 @@ def test_leave_one_out_is_retraining():
     some = leave_one_out(model, LOSS, train, goal, descent, examples=[7, 2])
     torch.testing.assert_close(some, found[[7, 2]])
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+
+def test_what_is_frozen_is_not_retrained():
+    model, train, goal, _ = problem("mlp", n=9)
+    next(model.parameters()).requires_grad_(False)
+    descent = Descent(lr=0.3, steps=12)
+    found = leave_one_out(model, LOSS, train, goal, descent)
+    reference = plain(model, train, goal, descent, None)
+    wanted = [9 * (reference - plain(model, train, goal, descent, i)) for i in range(9)]
+    torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64))
 
 
 def test_report():

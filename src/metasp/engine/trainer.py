@@ -17,7 +17,7 @@ from metasp.influence import Ledger
 from metasp.influence.checks import enough_values
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, batch_bounds
-from metasp.types import Task
+from metasp.types import Batch, Task
 
 
 class Diverged(UserError):
@@ -234,6 +234,14 @@ class Trainer:
         learner.ledger = Ledger(learner.ledger.extra)
         return TaskFinished(task.index, learner.memory.table(), columns)
 
+    def _offer(self, new: Batch, task: Task) -> None:
+        """Offer a batch to the memory, but for what it holds: examples may be learned again."""
+        held = torch.isin(new.ids, self.learner.memory.ids)
+        if held.any():
+            new = new.at(~held)
+        if new.size:
+            self.method.remember(new, task)
+
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()
         with enough_values(TWO):
@@ -247,7 +255,7 @@ class Trainer:
                 "`learner.update` gives."
             )
         if epoch == 0:
-            self.method.remember(new, task)
+            self._offer(new, task)
         lr = self.learner.optimizer.param_groups[0]["lr"]
         at = self.position
         if not math.isfinite(report.loss):

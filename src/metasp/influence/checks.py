@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -31,6 +32,12 @@ def check_pair(pair: tuple[Tensor, Tensor], device: torch.device, what: str) -> 
                 "move them to one device."
             )
     return device
+
+
+def check_steps(steps: Any) -> None:
+    """Raise unless it is a number of pseudo steps."""
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
+        raise UserError(f"steps is {steps!r}: give a whole number of pseudo steps, at least 1.")
 
 
 def example_losses(

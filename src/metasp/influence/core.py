@@ -3,16 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral
 from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_finite, check_losses, check_pair, enough_values
+from metasp.influence.checks import (
+    check_finite,
+    check_losses,
+    check_pair,
+    check_steps,
+    enough_values,
+)
 from metasp.influence.fuse import fuse
-from metasp.influence.origin import Origin, kept_norms, kept_random_state, shortened
+from metasp.influence.origin import Origin, kept_random_state, kept_values, shortened
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
     double_backward,
@@ -56,7 +61,7 @@ class Recorded:
     origin: Origin
     tape: Tape
     params: dict[str, nn.Parameter]
-    versions: dict[str, int]  # of the parameters, which count every change
+    versions: dict[str, int]  # of the parameters, which count every change but through `.data`
 
     def check(self, batch: Pair) -> None:
         """Raise unless it is of this batch, at the parameters as they are."""
@@ -206,8 +211,7 @@ def _influence(
     optimizer, recorded = options.get("optimizer"), options.get("recorded")
     if lr is None and optimizer is None:
         raise UserError("the pseudo step has no size: give lr, or an optimizer.")
-    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
-        raise UserError(f"steps is {steps!r}: give a whole number of pseudo steps, at least 1.")
+    check_steps(steps)
     rule: Any = lr if optimizer is None else optimizer
     plan = with_lr(make_plan(model, rule, options.get("scope")), lr)
     device = next(iter(plan.params.values())).device
@@ -219,7 +223,7 @@ def _influence(
         recorded.check(batch)
     with (
         kept_random_state(device),
-        kept_norms(model),
+        kept_values(model),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
@@ -239,7 +243,8 @@ def _record_in_scope(model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan) -
     rest = {k: p.detach() for k, p in params.items() if k not in plan.params}
     recorder = Recorder(len(batch[0]), device)
     with recorder:
-        losses = loss_fn(origin.run(model, rest, batch[0]), batch[1])
+        with origin.at(model, rest):  # what is in scope stays itself, also in the backward pass
+            losses = loss_fn(model(batch[0]), batch[1])
         check_losses(losses, len(batch[0]), "batch")
     return Recorded(losses, batch, origin, recorder.finish(losses), params, {})
 

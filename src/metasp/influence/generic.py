@@ -1,11 +1,12 @@
 """The rule for any operation: run it once more on dual numbers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.autograd.forward_ad as fw
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from metasp.influence.origin import RandomState, differentiable_twice, kept_random_state
 from metasp.influence.rules import Layout, Linearised, Tangents, Unsupported
@@ -45,6 +46,23 @@ def tangent_of(value: Tensor) -> Tensor:
     """The tangent of a dual number; zero where it has none."""
     primal, tangent = fw.unpack_dual(value)  # type: ignore[no-untyped-call]
     return torch.zeros_like(primal) if tangent is None else tangent
+
+
+class ObeyingNoGrad(TorchFunctionMode):
+    """Lets ``torch.no_grad()`` hold for tangents too: torch lets dual numbers through it, where
+    its gradients stop."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if torch.is_grad_enabled():
+            return func(*args, **(kwargs or {}))
+        with fw._set_fwd_grad_enabled(False):
+            return func(*args, **(kwargs or {}))
 
 
 def own_memory(tensor: Tensor) -> Tensor:

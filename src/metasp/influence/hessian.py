@@ -11,11 +11,11 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vjp, vmap
+from torch.func import grad, jvp, vjp, vmap
 
 from metasp.errors import UserError
 from metasp.influence.checks import check_losses, check_pair
-from metasp.influence.origin import copies
+from metasp.influence.origin import copies, placed
 from metasp.influence.pseudo import Loss, Named, Pair, Scope, make_plan
 
 DENSE = 2000  # parameters up to which the whole Hessian is cheap
@@ -44,9 +44,8 @@ class Curvature:
             at += shape.numel()
         rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in params}
         buffers = copies(dict(self.model.named_buffers()))
-        return self.loss_fn(
-            functional_call(self.model, {**rest, **buffers, **params}, (pair[0],)), pair[1]
-        )
+        with placed(self.model, {**rest, **buffers, **params}):
+            return self.loss_fn(self.model(pair[0]), pair[1])
 
     def gradient(self, pair: Pair) -> Tensor:
         """The gradient of the mean loss on ``pair``, shape (P,)."""

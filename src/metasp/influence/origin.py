@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metasp.errors import UserError
@@ -73,10 +72,39 @@ class Origin:
         check_plain(model)
         return cls(copies(dict(model.named_buffers())), RandomState.capture(device))
 
-    def run(self, model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Any:
-        """The model's outputs with ``params`` in place of its own, leaving no trace in it."""
-        self.random.restore()
-        return functional_call(model, {**copies(self.buffers), **params}, (inputs,))
+    @contextmanager
+    def at(self, model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model with ``params`` in place of its own, from these buffers and random state, until
+        the block ends; see `placed`."""
+        with placed(model, {**copies(self.buffers), **params}):
+            self.random.restore()
+            yield
+
+
+@contextmanager
+def placed(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Other tensors in place of the model's parameters and buffers, by name, until the block ends.
+
+    A backward pass belongs inside: checkpointed layers run again in it. (``functional_call`` ends
+    with the forward pass, and loses the parameters of a module that has two names.)
+    """
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    by = {id(named[name]): value for name, value in values.items()}
+    slots: list[tuple[Any, str, Tensor | None]]
+    slots = [(held, key, tensor) for module in model.modules()
+             for held in (module._parameters, module._buffers)
+             for key, tensor in held.items() if id(tensor) in by]  # fmt: skip
+    # Hooks of older kinds (pruning, spectral norm) leave what they make of a parameter as a plain
+    # attribute.
+    made = [(vars(module), key, value) for module in model.modules() if module._forward_pre_hooks
+            for key, value in vars(module).items() if isinstance(value, Tensor)]  # fmt: skip
+    try:
+        for held, key, tensor in slots:
+            held[key] = by[id(tensor)]
+        yield
+    finally:
+        for held, key, tensor in [*slots, *made]:
+            held[key] = tensor
 
 
 def check_plain(model: nn.Module) -> None:
@@ -97,15 +125,16 @@ def shortened(model: nn.Module) -> list[Tensor]:
 
 
 @contextmanager
-def kept_norms(model: nn.Module) -> Iterator[None]:
-    """Undo the shortening of embeddings."""
-    weights = shortened(model)
-    before = [weight.detach().clone() for weight in weights]
+def kept_values(model: nn.Module) -> Iterator[None]:
+    """Undo the shortening of embeddings, and what a checkpointed layer that runs again in a
+    backward pass writes into its buffers."""
+    touched = [*shortened(model), *model.buffers()]
+    before = [tensor.detach().clone() for tensor in touched]
     try:
         yield
     finally:
-        for weight, kept in zip(weights, before):
-            weight.data.copy_(kept)
+        for tensor, kept in zip(touched, before):
+            tensor.data.copy_(kept)
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,15 +142,23 @@ def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def evaluate_at(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Any:
-    """The model's outputs at ``params`` (any subset of its names); its buffers do not move.
+@contextmanager
+def moved_to(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
+    """The model at ``params`` (any subset of its names) until the block ends, in which a backward
+    pass belongs; its buffers do not move.
 
     The random state does move, as in an ordinary forward pass.
     """
     check_plain(model)
     buffers = copies(dict(model.named_buffers()))
-    with kept_norms(model):
-        return functional_call(model, {**buffers, **params}, (inputs,))
+    with kept_values(model), placed(model, {**buffers, **params}):
+        yield
+
+
+def evaluate_at(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Any:
+    """The model's outputs at ``params``, as `moved_to`, for use without a backward pass."""
+    with moved_to(model, params):
+        return model(inputs)
 
 
 @contextmanager

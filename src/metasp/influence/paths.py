@@ -10,7 +10,7 @@ import torch
 import torch.autograd.forward_ad as fw
 from torch import Tensor
 
-from metasp.influence.generic import dual, tangent_of
+from metasp.influence.generic import ObeyingNoGrad, dual, tangent_of
 from metasp.influence.origin import differentiable_twice
 from metasp.influence.pseudo import Named, Problem, dense
 from metasp.influence.rules import Unsupported
@@ -29,7 +29,8 @@ def forward_mode(problem: Problem, theta: Named, directions: Named) -> Tensor:
                     else t.detach()
                     for k, t in theta.items()
                 }
-                rows.append(tangent_of(problem.losses(duals)).detach())
+                with ObeyingNoGrad(), problem.losses(duals) as losses:
+                    rows.append(tangent_of(losses).detach())
     except RuntimeError as error:
         raise Unsupported(str(error)) from error
     return torch.stack(rows)
@@ -44,8 +45,7 @@ def double_backward(problem: Problem, theta: Named, directions: Named) -> tuple[
     """
     count = next(iter(directions.values())).shape[0]
     leaves = {k: t.detach().requires_grad_() for k, t in theta.items()}
-    with differentiable_twice():
-        losses = problem.losses(leaves)
+    with differentiable_twice(), problem.losses(leaves) as losses:
         n = len(losses)
         u = losses.new_full((n,), 1.0 / n).requires_grad_()
         grads = torch.autograd.grad(
@@ -88,8 +88,10 @@ def forward_over_reverse(problem: Problem, theta: Named, directions: Named) -> t
                 duals = {
                     k: dual(t.detach().requires_grad_(), directions[k][d]) for k, t in theta.items()
                 }
-                losses = problem.losses(duals)
-                grads = torch.autograd.grad(losses.mean(), list(duals.values()), allow_unused=True)
+                with ObeyingNoGrad(), problem.losses(duals) as losses:
+                    grads = torch.autograd.grad(
+                        losses.mean(), list(duals.values()), allow_unused=True
+                    )
                 products.append(tangent_of(losses).detach())
                 curved.append(
                     [torch.zeros_like(t) if g is None else tangent_of(g).detach()

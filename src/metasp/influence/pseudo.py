@@ -1,6 +1,7 @@
 """The pseudo step: where one step of SGD would take the parameters, without taking it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_finite, check_pair, example_losses
-from metasp.influence.origin import Origin, kept_norms, kept_random_state
+from metasp.influence.checks import check_finite, check_pair, check_steps, example_losses
+from metasp.influence.origin import Origin, kept_random_state, kept_values
 
 Scope = None | str | Callable[[str], bool]
 Loss = Callable[[Any, Tensor], Tensor]
@@ -170,21 +171,24 @@ class Problem:
     origin: Origin
     what: str = "batch"  # what a sentence about it calls it
 
-    def losses(self, theta: Mapping[str, Tensor]) -> Tensor:
-        """The losses at ``theta``, shape (n,); parameters it does not name are constants, so that
-        no graph is built below the lowest one that it does."""
+    @contextmanager
+    def losses(self, theta: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """The losses at ``theta``, shape (n,), where the model stays until the block ends;
+        parameters it does not name are constants, so that no graph is built below the lowest one
+        that it does."""
         rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in theta}
-        outputs = self.origin.run(self.model, {**rest, **theta}, self.batch[0])
-        return example_losses(self.loss_fn, outputs, self.batch, self.what)
+        with self.origin.at(self.model, {**rest, **theta}):
+            outputs = self.model(self.batch[0])
+            yield example_losses(self.loss_fn, outputs, self.batch, self.what)
 
 
 def gradient(problem: Problem, theta: Named) -> tuple[Tensor, Named]:
     """The mean loss and its gradient for each parameter of ``theta``; one that the loss does not
     use has no entry."""
     leaves = {k: t.detach().requires_grad_() for k, t in theta.items()}
-    losses = problem.losses(leaves)
-    mean = losses.mean()
-    found = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
+    with problem.losses(leaves) as losses:
+        mean = losses.mean()
+        found = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
     grads = {k: dense(g) for k, g in zip(leaves, found) if g is not None}
     check_finite(losses.detach(), grads, problem.what, lambda: find_culprit(problem, theta))
     return mean.detach(), grads
@@ -203,7 +207,8 @@ def find_culprit(problem: Problem, theta: Named) -> int | None:
     """
     model, loss_fn, (inputs, targets) = problem.model, problem.loss_fn, problem.batch
     n = len(inputs)
-    outputs = problem.origin.run(model, theta, inputs)
+    with problem.origin.at(model, theta):
+        outputs = model(inputs)
     if isinstance(outputs, Tensor) and outputs.shape[:1] == (n,):
         leaf = outputs.detach().requires_grad_()
         (slope,) = torch.autograd.grad(loss_fn(leaf, targets).sum(), leaf)
@@ -214,8 +219,9 @@ def find_culprit(problem: Problem, theta: Named) -> int | None:
     for i in range(n):
         one = slice(i, i + 1)
         try:
-            loss = loss_fn(problem.origin.run(model, leaves, inputs[one]), targets[one]).sum()
-            slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            with problem.origin.at(model, leaves):
+                loss = loss_fn(model(inputs[one]), targets[one]).sum()
+                slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         except (RuntimeError, ValueError):  # a layer that needs several examples
             return None
         if any(g is not None and not bool(dense(g).isfinite().all()) for g in slopes):
@@ -237,11 +243,12 @@ def virtual_parameters(
     The model, its buffers, the optimizer and the random state stay as they are. Parameters that
     do not move (frozen, out of scope, unused) are not in the answer.
     """
+    check_steps(steps)
     plan = make_plan(model, rule, scope)
     device = check_pair(batch, next(iter(plan.params.values())).device, "batch")
     with (
         kept_random_state(device),
-        kept_norms(model),
+        kept_values(model),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from metasp.errors import UserError
 from metasp.influence.approximation import one_thread
 from metasp.influence.checks import check_pair
 from metasp.influence.core import example_influence
 from metasp.influence.hessian import curvature, exact, larsen, luketina, neumann
+from metasp.influence.origin import placed
 from metasp.influence.pseudo import Loss, Named, Pair
 
 
@@ -39,12 +40,11 @@ def descend(
     model: nn.Module, loss_fn: Loss, train: Pair, descent: Descent, weights: Tensor
 ) -> Named:
     """The parameters after descent on the weighted sum of losses, for one weight vector (n,)."""
-    theta = {k: p.detach() for k, p in model.named_parameters()}
-    buffers = dict(model.named_buffers())
+    theta = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
 
     def objective(at: Named) -> Tensor:
-        losses = loss_fn(functional_call(model, {**at, **buffers}, (train[0],)), train[1])
-        return (weights * losses).sum()
+        with placed(model, at):
+            return (weights * loss_fn(model(train[0]), train[1])).sum()
 
     slope = grad(objective)
     for _ in range(descent.steps):
@@ -73,11 +73,11 @@ def leave_one_out(
     chosen = torch.arange(n) if examples is None else torch.as_tensor(examples)
     dtype = next(model.parameters()).dtype
     full = torch.full((n,), 1.0 / n, dtype=dtype, device=device)
-    buffers = dict(model.named_buffers())
 
     def goal_loss(weights: Tensor) -> Tensor:
         theta = descend(model, loss_fn, train, descent, weights)
-        return loss_fn(functional_call(model, {**theta, **buffers}, (goal[0],)), goal[1]).mean()
+        with placed(model, theta):
+            return loss_fn(model(goal[0]), goal[1]).mean()
 
     with torch.no_grad():
         reference = goal_loss(full)

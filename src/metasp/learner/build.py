@@ -203,7 +203,7 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
         if recipe.selection is not None and learner.selection.classes:
             raise UserError(
                 "this selection shares the memory by class and these labels are no classes: pass "
-                "selection='reservoir', 'task-balanced' or 'rehsel'."
+                "selection='reservoir'."
             )
     few = found.inputs[:2]
     if recipe.kind.moves_inputs and not learner.transform(few).is_floating_point():

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from metasp.methods.gradients import Named, after_virtual_step, losses_at, trainable
+from metasp.methods.gradients import Named, after_virtual_step, elsewhere, trainable
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
@@ -63,9 +63,12 @@ class GMED(Method):
         weight = self.settings.loss_weight * {"text": 1, "code": -1}[self.settings.loss_sign]
         present = {name: p.detach() for name, p in trainable(self.learner.model).items()}
         drawn = drawn._replace(inputs=drawn.inputs.detach().requires_grad_())
-        rise = losses_at(self.learner, after, drawn)
-        goal = rise - (1 + weight) * losses_at(self.learner, present, drawn)
-        return torch.autograd.grad(goal.sum(), drawn.inputs)[0]
+        slopes = []
+        for params, factor in ((after, 1), (present, -(1 + weight))):
+            with elsewhere(self.learner, params, drawn.size):
+                goal = (factor * self.learner.losses(drawn)).sum()
+                slopes.append(torch.autograd.grad(goal, drawn.inputs)[0])
+        return slopes[0] + slopes[1]
 
     def rates(self, slots: Tensor) -> Tensor:
         """The step size of each example's next edit, shape (n,)."""

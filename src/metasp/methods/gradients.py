@@ -5,14 +5,15 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from metasp.influence.origin import (
     Origin,
     check_plain,
-    evaluate_at,
-    kept_norms,
     kept_random_state,
+    kept_values,
+    moved_to,
+    placed,
 )
 from metasp.influence.pseudo import Problem, dense, gradient, make_plan, virtual_parameters
 from metasp.methods.learner import Learner, evaluating
@@ -64,7 +65,7 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     theta = {name: p.detach() for name, p in trainable(model).items()}
     total = torch.zeros_like(torch.cat([p.flatten() for p in theta.values()]))
     origin = Origin.of(model, learner.device)
-    with kept_random_state(learner.device), kept_norms(model):
+    with kept_random_state(learner.device), kept_values(model):
         for start, stop in batch_bounds(batch.size, portion or batch.size):
             pair = (batch.inputs[start:stop], batch.labels[start:stop])
             problem = Problem(model, loss_of(learner), pair, origin, "memory")
@@ -81,19 +82,26 @@ def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
     model = learner.model
     theta = {name: p.detach() for name, p in trainable(model).items()}
     fixed = {name: p.detach() for name, p in model.named_parameters() if name not in theta}
-    fixed |= dict(model.named_buffers())
 
     def loss(at: Named, inputs: Tensor, label: Tensor) -> Tensor:
-        out = functional_call(model, {**fixed, **at}, (inputs[None],))
-        return learner.loss_fn(out, label[None]).sum()
+        with placed(model, {**fixed, **at}):
+            return learner.loss_fn(model(inputs[None]), label[None]).sum()
 
     check_plain(model)
-    with evaluating(model), kept_norms(model):
+    with evaluating(model), kept_values(model):
         try:
             grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
-        except RuntimeError:  # a layer that vmap does not know, such as GRU
-            one = [grad(loss)(theta, x, y) for x, y in zip(batch.inputs, batch.labels)]
-            grads = {name: torch.stack([dense(found[name]) for found in one]) for name in theta}
+        except RuntimeError:  # a layer that torch.func does not know: a GRU, a checkpointed one
+            leaves = {name: t.detach().requires_grad_() for name, t in theta.items()}
+            one = []
+            for x, y in zip(batch.inputs, batch.labels):
+                with placed(model, {**fixed, **leaves}):
+                    own = learner.loss_fn(model(x[None]), y[None]).sum()
+                    one.append(
+                        torch.autograd.grad(own, list(leaves.values()), materialize_grads=True)
+                    )
+            grads = {name: torch.stack([dense(g) for g in each])
+                     for name, each in zip(leaves, zip(*one))}  # fmt: skip
     return [as_rows(grads[name]) for name in theta]
 
 
@@ -110,12 +118,17 @@ def stepped(learner: Learner, grads: Mapping[str, Tensor]) -> Named:
     return plan.step(plan.params, dict(grads), dict(plan.momenta))[0]
 
 
-def losses_at(learner: Learner, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
-    """One loss per example (n,) with `params` in place of the model's, leaving no trace."""
-    with statistics_for(learner.model, batch.size), kept_random_state(learner.device):
-        with learner.autocast():
-            outputs = evaluate_at(learner.model, params, batch.inputs)
-        return loss_of(learner)(outputs, batch.labels)
+@contextmanager
+def elsewhere(learner: Learner, params: Mapping[str, Tensor], size: int) -> Iterator[None]:
+    """The learner with `params` in place of its model's, for a batch of `size`, until the block
+    ends: a backward pass belongs inside. It leaves no trace."""
+    model = learner.model
+    with (
+        statistics_for(model, size),
+        kept_random_state(learner.device),
+        moved_to(model, params),
+    ):
+        yield
 
 
 def loss_of(learner: Learner) -> LossFn:

@@ -8,12 +8,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from metasp.influence.origin import Origin, evaluate_at, kept_norms, kept_random_state
+from metasp.influence.origin import Origin, kept_random_state, kept_values
 from metasp.influence.pseudo import Problem, Rule, gradient, make_plan
 from metasp.methods.gradients import (
     Named,
+    elsewhere,
     loss_of,
-    losses_at,
     statistics_for,
     stepped,
     trainable,
@@ -77,20 +77,19 @@ class HAL(Method):
         """Each parameter with the gradient of λ·mean‖trial − now‖² over the anchors, where trial
         are the predictions after the step along the gradients that have just been computed. One
         side is differentiated, at its own parameters, and the other is constant."""
-        learner, model, named = self.learner, self.learner.model, trainable(self.learner.model)
+        learner, named = self.learner, trainable(self.learner.model)
         now = {name: p.detach() for name, p in named.items()}
         trial = stepped(learner, {k: p.grad for k, p in named.items() if p.grad is not None})
         moving, fixed = (trial, now) if self.settings.drift_at == "trial" else (now, trial)
         leaves = {name: tensor.requires_grad_() for name, tensor in moving.items()}
         size = len(anchors)
-        with statistics_for(model, size), learner.autocast():
-            with kept_random_state(learner.device):
-                target = evaluate_at(model, fixed, anchors).detach()
-            with kept_random_state(learner.device):  # the same dropout: it is no drift
-                moved = evaluate_at(model, leaves, anchors) - target
-        drift = as_rows(moved.float()).square().sum(1).mean()
-        loss = self.settings.anchor_weight * drift
-        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        with elsewhere(learner, fixed, size):
+            target = learner.outputs(anchors).detach()
+        with elsewhere(learner, leaves, size):  # with the same dropout: it is no drift
+            moved = learner.outputs(anchors) - target
+            drift = as_rows(moved.float()).square().sum(1).mean()
+            loss = self.settings.anchor_weight * drift
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         return [(named[name], part) for name, part in zip(leaves, found) if part is not None]
 
     def note_features(self, features: Tensor) -> None:
@@ -139,7 +138,7 @@ class HAL(Method):
         theta, momenta = dict(plan.params), dict(plan.momenta)
         order = learner.memory.draw(len(learner.memory), learner.streams["anchors"])
         origin = Origin.of(model, learner.device)
-        with kept_random_state(learner.device), kept_norms(model):
+        with kept_random_state(learner.device), kept_values(model):
             for start, stop in batch_bounds(len(order), learner.plan.memory_batch):
                 batch = learner.prepare_replay(learner.memory.read(order[start:stop]))
                 pair = (batch.inputs, batch.labels)
@@ -155,21 +154,23 @@ class HAL(Method):
         """Climb from the starts to inputs that would be forgotten, shape kept."""
         anchors, lr = starts.inputs, self.learner.optimizer.param_groups[0]["lr"]
         for _ in range(self.settings.anchor_steps):
-            anchors = anchors.detach().requires_grad_()
-            worth = self.forgetting(starts._replace(inputs=anchors), forgetful)
-            anchors = anchors + lr * torch.autograd.grad(worth.sum(), anchors)[0]
-        return anchors.detach()
+            anchors = anchors + lr * self.slope(starts._replace(inputs=anchors), forgetful)
+        return anchors
 
-    def forgetting(self, anchors: Batch, forgetful: Named) -> Tensor:
-        """The rise of each anchor's loss when forgetting, less γ‖feature − mean feature‖², (n,)."""
-        model = self.learner.model
+    def slope(self, anchors: Batch, forgetful: Named) -> Tensor:
+        """∇x of the rise of each anchor's loss when forgetting, less γ‖feature − mean feature‖²,
+        in the shape of the inputs."""
+        learner, model = self.learner, self.learner.model
         present = {name: p.detach() for name, p in trainable(model).items()}
-        forgotten = losses_at(self.learner, forgetful, anchors)
-        with features_seen(model) as seen:
-            known = losses_at(self.learner, present, anchors)
-        mean = self.mean_feature if self.mean_feature is not None else seen[0].detach()
-        away = (seen[0].float() - mean).square().sum(1)
-        return forgotten - known - self.settings.feature_weight * away
+        anchors = anchors._replace(inputs=anchors.inputs.detach().requires_grad_())
+        with elsewhere(learner, forgetful, anchors.size):
+            rising = torch.autograd.grad(learner.losses(anchors).sum(), anchors.inputs)[0]
+        with features_seen(model) as seen, elsewhere(learner, present, anchors.size):
+            known = learner.losses(anchors)
+            mean = self.mean_feature if self.mean_feature is not None else seen[0].detach()
+            away = (seen[0].float() - mean).square().sum(1)
+            worth = -known - self.settings.feature_weight * away
+            return rising + torch.autograd.grad(worth.sum(), anchors.inputs)[0]
 
     def state(self) -> State:
         parts = {"anchors": self.anchors, "anchors_ids": self.anchors_ids}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.memory import Selection
-from metasp.methods.gradients import after_virtual_step, losses_at
+from metasp.methods.gradients import after_virtual_step, elsewhere
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
@@ -49,5 +49,7 @@ class MIR(Method):
 @torch.no_grad()
 def interference(learner: Learner, batch: Batch, candidates: Batch) -> Tensor:
     """By how much a step on `batch` would raise the loss of each candidate, shape (n,)."""
-    after = losses_at(learner, after_virtual_step(learner, batch), candidates)
-    return after - losses_at(learner, {}, candidates)
+    with elsewhere(learner, after_virtual_step(learner, batch), candidates.size):
+        after = learner.losses(candidates)
+    with elsewhere(learner, {}, candidates.size):
+        return after - learner.losses(candidates)
