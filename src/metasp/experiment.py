@@ -1,9 +1,11 @@
 """Run one spec and store it: skip what is finished, resume what is not."""
 
+import hashlib
 import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +153,20 @@ def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
+@cache
+def code_digest() -> str:
+    """What tells two states of the package's code apart between two versions."""
+    root, digest = Path(__file__).parent, hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def environment() -> dict[str, Any]:
     """What the bits may depend on besides the spec."""
     return {
         "metasp": __version__,
+        "code": code_digest(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

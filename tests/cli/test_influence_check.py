@@ -1,10 +1,13 @@
 """The influence check as a command, on the embedded digits."""
 
 import json
+from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
 from metasp.cli import main
+from metasp.cli.influence_check import mean_counts
 from metasp.influence.approximation import Counts, InfluenceCheck, Point
 from tests.helpers import metasp
 
@@ -29,6 +32,16 @@ def test_the_command_counts_signs():
     counts = found["counts"]["MetaSP"][0]
     assert sum(counts.values()) == 1000
     assert set(rows) == {"Larsen", "Luketina", "Neumann", "MetaSP"}
+
+
+def test_mean_counts_add_up_to_the_examples():
+    by_seed = (Counts(501, 499, 0, 0), Counts(500, 497, 1, 2))
+    (row,) = mean_counts(SimpleNamespace(counts={"MetaSP": by_seed}))
+    assert row["examples"] == 1000
+    whole = [row[entry.name] for entry in fields(Counts)]
+    assert sum(whole) == 1000
+    for count, name in zip(whole, [entry.name for entry in fields(Counts)]):
+        assert abs(count - sum(getattr(one, name) for one in by_seed) / 2) < 1
 
 
 @pytest.mark.parametrize("given", [("--figure", "x.png"), ("--seeds", 10), ("--damping", 3)])

@@ -53,6 +53,14 @@ def test_a_terminal_that_cannot_say_infinity(tmp_path):
     assert "\\u221e" in done.stdout
 
 
+def test_a_piped_list_can_be_searched_for_a_long_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    run = make_run(tmp_path, 0.5, method="metasp-rehsel", benchmark="split-mini-imagenet")
+    assert len(run.name) > 50
+    done = metasp("list", "runs", "--runs", tmp_path)
+    assert sum(run.name in line for line in done.stdout.splitlines()) == 1
+
+
 def test_commands_of_a_command(capsys):
     code, _, heard = told(capsys, "memory")
     assert code == 2

@@ -20,9 +20,12 @@ def test_what_is_left_goes_by_the_measured_time_of_each_kind_of_step(monkeypatch
     clock = Clock()
     left = {"plain": (10, 1.0), "influence": (2, 9.0)}
     assert clock.left(left) == 0.0  # nothing is known yet
+    time.now += 60.0  # loading the data, which is not done again
     for _ in range(4):
+        time.now += 0.5
         clock.saw(taken("plain", 0.5))
-    time.now += 3.0  # of which the steps were two: all else costs half as much again
+    assert clock.left({"plain": (10, 1.0)}) == pytest.approx(10 * 0.5)
+    time.now += 1.0  # a test of the model: all else costs half as much as the steps
     # A kind not met yet costs nine plain steps, as it says of itself.
     assert clock.left(left) == pytest.approx(1.5 * (10 * 0.5 + 2 * 9 * 0.5))
     for _ in range(2):

@@ -62,7 +62,7 @@ def test_with_influence_it_is_not(tiny):
     assert learned(er)["model/head.weight"] != learned(meta)["model/head.weight"]
 
 
-@pytest.mark.parametrize("method", ["er", "mir"])
+@pytest.mark.parametrize("method", ["er", "mir", "gss", "gmed"])
 def test_observing_leaves_training_untouched(tiny, method):
     plain = tiny("plain", method=method, epochs=2)
     seen = tiny("seen", method=method, epochs=2, observe=2)
@@ -86,6 +86,13 @@ def test_observing_leaves_training_untouched(tiny, method):
 def test_what_a_method_would_ignore_is_refused(tiny, changes, words):
     with pytest.raises(UserError, match=words):
         tiny(**changes)
+
+
+def test_a_scope_that_no_parameter_has_is_refused_before_anything_is_trained(tiny):
+    run = tiny(method="metasp", settings={"scope": "haed"})
+    with pytest.raises(UserError, match=r"unknown scope 'haed': did you mean 'head'\?"):
+        next(run.events())
+    assert not run.directory.path.exists()
 
 
 def test_selection_by_influence_serves_any_method(tiny):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metasp.methods import METHODS
+from metasp.methods import METHODS, complete_settings
 from metasp.metrics import scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -13,6 +13,7 @@ from metasp.store import RunDir
 COMPLETE = {
     "data_digest": "made-in-a-test",
     "tasks": 3,
+    "split_by": "class",
     "rehearse_last": 5,
     "width": 16,
     "lr": 0.1,
@@ -22,8 +23,11 @@ COMPLETE = {
 
 
 def spec_of(**changes) -> RunSpec:
-    recipe = METHODS[changes.get("method", RunSpec().method)]
-    return RunSpec(**{**COMPLETE, "selection": recipe.selection, **changes})
+    """A spec as a run stores it, with every default filled in."""
+    method = changes.get("method", RunSpec().method)
+    settings = complete_settings(method, changes.get("settings", {}))
+    own = {"selection": METHODS[method].selection, **changes, "settings": settings}
+    return RunSpec(**{**COMPLETE, **own})
 
 
 def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 3) -> dict:

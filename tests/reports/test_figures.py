@@ -238,12 +238,16 @@ def test_an_unknown_figure_names_the_nearest(runs, capsys):
     assert "did you mean 'front'" in capsys.readouterr().err
 
 
-def test_a_damaged_influence_table_is_named(runs, tmp_path, capsys):
-    (next(runs.glob("*-er-*")) / "influence.parquet").write_bytes(b"PAR1 cut short")
-    with pytest.raises(SystemExit) as ended:
-        main(["figures", str(runs), "--out", str(tmp_path / "out"), "--only", "influence-counts"])
-    assert ended.value.code == 2
-    assert "influence.parquet is damaged" in capsys.readouterr().err
+def test_a_damaged_influence_table_is_named_and_left_out(runs, tmp_path, capsys):
+    one, two = runs.glob("*-er-*")
+    (one / "influence.parquet").write_bytes(b"PAR1 cut short")
+    made_influence(two)
+    chosen = ("--only", "influence-counts", "--only", "influence-histogram", "--only", "front")
+    told = draw(runs, tmp_path / "out", capsys, *chosen)
+    assert told.err.count("influence.parquet is damaged") == 1
+    assert all(f"{name}:" in told.out for name in chosen[1::2])
+    rows = read(tmp_path / "out" / "influence-counts-split-digits-m200-er.csv")
+    assert {row["runs"] for row in rows} == {"1"}
 
 
 @pytest.mark.parametrize("value", [None, "much"])
@@ -253,10 +257,9 @@ def test_influences_that_are_no_numbers_are_named(runs, tmp_path, capsys, value)
     table = pq.read_table(run / "influence.parquet").drop_columns(["fused"])
     table = table.append_column("fused", pa.array([value] * len(table)))
     pq.write_table(table, run / "influence.parquet")
-    with pytest.raises(SystemExit) as ended:
-        main(["figures", str(runs), "--out", str(tmp_path / "out"), "--only", "influence-counts"])
-    assert ended.value.code == 2
-    assert "influence.parquet is damaged" in capsys.readouterr().err
+    told = draw(runs, tmp_path / "out", capsys, "--only", "influence-counts")
+    assert "influence.parquet is damaged" in told.err
+    assert "nothing to draw" in told.err
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8))

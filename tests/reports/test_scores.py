@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from metasp.errors import UserError
 from metasp.methods import METHODS
 from metasp.reports.configurations import SELECTION, group, unusual
-from metasp.reports.paper import as_published
+from metasp.reports.paper import as_published, published_stream
 from metasp.reports.records import gather
 from metasp.reports.scores import Comparison, score_tables
 from metasp.reports.special import rehearsal_tables, time_tables
 from tests.reports.made import make_run
+
+ROOT = Path(__file__).parents[2]
 
 
 def tables_of(folder, **how):
@@ -176,6 +179,13 @@ def test_published_figures_stand_beside_ours_but_not_beside_a_control(tmp_path):
     assert tables_of(tmp_path)[0].header == ("method", "seeds", "A_1", "A_∞", "A_m", "BWT")
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("cifar10-whole", True), ("cifar10-noise", False)])
+def test_the_streams_of_the_paper_are_known_by_what_real_runs_have_stored(name, wanted):
+    groups = group(gather([ROOT / "results" / name]).records)
+    streams = {published_stream(row) for one in groups for row in one.rows}
+    assert streams == {"Split CIFAR-10" if wanted else ""}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -219,6 +229,14 @@ def test_versions_are_footnoted_where_they_differ(tmp_path):
     assert not any("version" in note for note in tables_of(tmp_path)[0].notes)
     make_run(tmp_path, method="gem", version="0.2.0")
     assert any("0.1.0: er; 0.2.0: gem" in note for note in tables_of(tmp_path)[0].notes)
+
+
+def test_a_run_of_changed_code_is_footnoted_within_a_version(tmp_path):
+    for name, code in (("er", "aaa"), ("gem", "bbb")):
+        file = make_run(tmp_path, method=name) / "result.json"
+        result = json.loads(file.read_text())
+        file.write_text(json.dumps({**result, "environment": {"metasp": "0.1.0", "code": code}}))
+    assert any("0.1.0+aaa: er; 0.1.0+bbb: gem" in note for note in tables_of(tmp_path)[0].notes)
 
 
 def test_whom_to_compare_with_must_be_there_and_be_one(tmp_path):

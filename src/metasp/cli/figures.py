@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -45,9 +46,12 @@ def command(
     check_reference(groups, against)
     written: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
+    damaged: list[str] = []
     for name in only or FIGURES:
         kind = FIGURES[name]
-        options = {"against": against} if name == COMPARES else {}
+        options: dict[str, Any] = {"against": against} if name == COMPARES else {}
+        if kind.reads:
+            options["damaged"] = damaged
         drawings = draw(name, groups, **options)
         if not drawings:
             missing[name] = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
@@ -56,6 +60,8 @@ def command(
                     f"it takes one row of {against or REFERENCE} and others: see --against"
                 )
         written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]
+    for words in dict.fromkeys(damaged):
+        print(f"warning: left out of the influence figures, {words}", file=sys.stderr)
     if as_json:
         print(json.dumps({"figures": written, "missing": missing}))
         return

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 from dataclasses import asdict, fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +166,11 @@ def mean_counts(check: Any) -> list[dict[str, Any]]:
     rows = []
     for method, counts in check.counts.items():
         names = [entry.name for entry in fields(counts[0])]
-        means = {name: round(statistics.mean(getattr(c, name) for c in counts)) for name in names}
-        rows.append({"method": method, "examples": sum(means.values()), **means})
+        means = [statistics.mean(getattr(c, name) for c in counts) for name in names]
+        # Sums are rounded, not the means, which would no longer add up to the examples.
+        ends = [round(end) for end in accumulate(means, initial=0)]
+        whole = dict(zip(names, [b - a for a, b in pairwise(ends)]))
+        rows.append({"method": method, "examples": ends[-1], **whole})
     return rows
 
 

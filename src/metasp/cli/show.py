@@ -39,7 +39,7 @@ def follow(events: Iterator[Event], run: Any, console: Console) -> None:
             if console.is_terminal and (now := time.monotonic()) - shown > 0.2:
                 shown = now
                 left = clock.left(run.trainer.remaining())
-                spent = now - clock.started
+                spent = clock.spending(now)
                 bar.update(
                     line,
                     completed=spent / (spent + left) if spent + left else 0.0,

@@ -111,8 +111,6 @@ def command(
     refuse_what_belongs_elsewhere(on)
     specs = expand(read_sweep(sweep))
     console = text_console(stderr=as_json)
-    if not console.is_terminal:
-        console.width = 160
     todo, runner = plan(specs, on, runs, data, jobs, given)
     if dry_run:
         return show_plan(todo, as_json, console)

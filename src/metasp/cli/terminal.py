@@ -1,5 +1,6 @@
 """What goes to the terminal: text as it is, and commands that can be typed again."""
 
+import os
 from typing import Any
 
 import click
@@ -8,10 +9,15 @@ from rich.console import Console
 
 from metasp.spec import is_text
 
+PIPED = 240  # columns, where no terminal says how many: a folded name cannot be searched for
+
 
 def text_console(**how: Any) -> Console:
     """A console that takes names for what they are: `[red]` and `:bug:` are no markup."""
-    return Console(markup=False, emoji=False, highlight=False, **how)
+    console = Console(markup=False, emoji=False, highlight=False, **how)
+    if not console.is_terminal and how.get("width") is None and "COLUMNS" not in os.environ:
+        console.width = PIPED
+    return console
 
 
 def printable(text: str) -> str:

@@ -11,13 +11,19 @@ class Clock:
     not met yet is taken at its nominal cost relative to those met."""
 
     def __init__(self) -> None:
-        self.started = time.monotonic()
+        self.started: float | None = None  # when the first step was
         self.spent: dict[str, list[float]] = {}
 
     def saw(self, event: StepTaken) -> None:
+        if self.started is None:
+            self.started = time.monotonic() - event.seconds
         entry = self.spent.setdefault(event.kind, [0.0, 0])
         entry[0] += event.seconds
         entry[1] += 1
+
+    def spending(self, now: float) -> float:
+        """Seconds since the first step began."""
+        return 0.0 if self.started is None else now - self.started
 
     def left(self, remaining: Mapping[str, tuple[int, float]]) -> float:
         stepping = sum(seconds for seconds, _ in self.spent.values())
@@ -25,8 +31,9 @@ class Clock:
             return 0.0
         nominal = sum(self.spent[k][1] * remaining[k][1] for k in self.spent if k in remaining)
         unit = stepping / nominal if nominal else 0.0
-        elapsed = time.monotonic() - self.started
-        overhead = elapsed / stepping  # testing and storing come on top of the steps
+        overhead = (
+            self.spending(time.monotonic()) / stepping
+        )  # testing and storing come on top of the steps
         seconds = 0.0
         for kind, (steps, cost) in remaining.items():
             total, count = self.spent.get(kind, (0.0, 0))

@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from metasp.errors import UserError
+from metasp.errors import UserError, unknown
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.methods.weighting import InfluenceWeights
@@ -79,6 +79,7 @@ class MetaSP(Method):
 
     def __init__(self, learner: Learner, settings: MetaSPSettings) -> None:
         super().__init__(learner, settings)
+        check_scope(learner, settings.scope)
         self.taken = 0
         self.weigh = InfluenceWeights(
             rule=settings.rule,
@@ -118,3 +119,11 @@ class MetaSP(Method):
 def influence_epochs(wanted: int | None, epochs: int) -> int:
     """The paper's 5 of 50, scaled: a tenth of the epochs, at least one."""
     return wanted or max(1, round(epochs / 10))
+
+
+def check_scope(learner: Learner, scope: str | None) -> None:
+    """Refuse a prefix that no trainable parameter has before the first task is trained, which needs
+    no influence."""
+    names = [name for name, p in learner.model.named_parameters() if p.requires_grad]
+    if scope is not None and not any(name.startswith(scope) for name in names):
+        raise unknown("scope", scope, {name.split(".")[0] for name in names})

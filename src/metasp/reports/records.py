@@ -40,8 +40,10 @@ class Record:
 
     @property
     def code(self) -> str:
-        """The version of metasp that made it."""
-        return str(self.result.get("environment", {}).get("metasp", "unknown"))
+        """The version of metasp that made it, with the digest of its code where that is known."""
+        made = self.result.get("environment", {})
+        version = str(made.get("metasp", "unknown"))
+        return f"{version}+{made['code']}" if "code" in made else version
 
     def score(self, scenario: str, metric: str) -> float | None:
         """A score in percent; BWT is None for a single task."""

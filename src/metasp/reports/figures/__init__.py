@@ -20,6 +20,7 @@ class Kind:
     make: Callable[..., list[Drawing]]
     help: str
     sweep: str
+    reads: bool = False  # tables beside the results, of which some may be damaged
 
 
 FIGURES: dict[str, Kind] = {
@@ -32,10 +33,10 @@ FIGURES: dict[str, Kind] = {
     ),
     "matrix": Kind(accuracy.heat_maps, "accuracy matrix of each row", "paper-table-1"),
     "influence-counts": Kind(
-        influence.counts, "examples that help and hurt, per task", "paper-statistics"
+        influence.counts, "examples that help and hurt, per task", "paper-statistics", True
     ),
     "influence-histogram": Kind(
-        influence.histograms, "influences in five groups", "paper-statistics"
+        influence.histograms, "influences in five groups", "paper-statistics", True
     ),
     "validation-size": Kind(
         effects.validation_size, "effect of the validation size", "paper-validation-size"

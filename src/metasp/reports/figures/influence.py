@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from metasp.errors import UserError
 from metasp.reports.configurations import Configuration, Group
 from metasp.reports.figures.style import HELPS, HURTS, Drawing, canvas, legend_right, slug
 from metasp.store.tables import influence_of
@@ -16,24 +17,30 @@ GROUPS = 5
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
-def recorded(row: Configuration) -> list[Columns]:
-    """The influences of each of a row's runs that recorded any, as columns."""
-    names = ["task", "source", *MEASURES]
-    tables = [influence_of(row.runs[seed].path, names) for seed in row.seeds]
-    return [
-        {name: np.asarray(table[name].to_pylist()) for name in names}
-        for table in tables
-        if table is not None and table.num_rows
-    ]
+def recorded(row: Configuration, damaged: list[str] | None = None) -> list[Columns]:
+    """The influences of each of a row's runs that recorded any, as columns; what is wrong with a
+    table that cannot be read goes to `damaged`, if given."""
+    names, found = ["task", "source", *MEASURES], []
+    for seed in row.seeds:
+        try:
+            table = influence_of(row.runs[seed].path, names)
+        except UserError as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
+            continue
+        if table is not None and table.num_rows:
+            found.append({name: np.asarray(table[name].to_pylist()) for name in names})
+    return found
 
 
-def counts(groups: list[Group]) -> list[Drawing]:
+def counts(groups: list[Group], damaged: list[str] | None = None) -> list[Drawing]:
     """Examples that help (influence below 0) and hurt (above), per task."""
     return [
         one_counts(group, row, runs)
         for group in groups
         for row in group.rows
-        if (runs := recorded(row))
+        if (runs := recorded(row, damaged))
     ]
 
 
@@ -76,13 +83,13 @@ def count_text(number: float) -> str:
     return f"{number:.0f}" if number >= 10 or number == round(number) else f"{number:.1f}"
 
 
-def histograms(groups: list[Group]) -> list[Drawing]:
+def histograms(groups: list[Group], damaged: list[str] | None = None) -> list[Drawing]:
     """The influences of all tasks in five groups of equal width."""
     return [
         one_histogram(group, row, runs)
         for group in groups
         for row in group.rows
-        if (runs := recorded(row))
+        if (runs := recorded(row, damaged))
     ]
 
 
