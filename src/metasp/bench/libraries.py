@@ -1,7 +1,7 @@
 """Our influence beside the libraries people use, on a 784-16-10 net: same numbers, less time.
 
-captum, kronfluence and pyDVL are not dependencies: they are imported here, when the comparison is
-asked for, and nowhere else. Goals are test examples; "vector" is the influence of each training
+captum, kronfluence and pyDVL are an extra of their own: they are imported here, when the comparison
+is asked for, and nowhere else. Goals are test examples; "vector" is the influence of each training
 example on their mean loss, "matrix" one row per test example.
 """
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -197,4 +198,5 @@ def render(rivals: list[Rival]) -> list[str]:
             f"{r.name:<14}{r.what:<10}{r.theirs:12.4f}{r.ours:12.4f}{r.faster:9.1f}x"
             f"{r.pearson:12.6f}{note}"
         )
-    return lines
+    versions = ", ".join(f"{name} {version(name)}" for name in ("captum", "kronfluence", "pyDVL"))
+    return [*lines, versions]

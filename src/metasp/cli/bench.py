@@ -99,6 +99,6 @@ def libraries(data: Path | None, told: Told) -> Measured:
         rivals = compare((x.flatten(1), y), (goal_x.flatten(1), goal_y), told=told)
     except ImportError as error:
         raise UserError(
-            f"this comparison needs {error.name}: pip install captum kronfluence pydvl."
+            f"this comparison needs {error.name}: pip install -e '.[libraries]' in the clone."
         ) from error
     return render(rivals), {"libraries": [asdict(rival) for rival in rivals]}
