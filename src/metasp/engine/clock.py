@@ -31,9 +31,8 @@ class Clock:
             return 0.0
         nominal = sum(self.spent[k][1] * remaining[k][1] for k in self.spent if k in remaining)
         unit = stepping / nominal if nominal else 0.0
-        overhead = (
-            self.spending(time.monotonic()) / stepping
-        )  # testing and storing come on top of the steps
+        # Testing and storing come on top of the steps.
+        overhead = self.spending(time.monotonic()) / stepping
         seconds = 0.0
         for kind, (steps, cost) in remaining.items():
             total, count = self.spent.get(kind, (0.0, 0))

@@ -79,7 +79,8 @@ class MetaSP(Method):
 
     def __init__(self, learner: Learner, settings: MetaSPSettings) -> None:
         super().__init__(learner, settings)
-        check_scope(learner, settings.scope)
+        if settings.scope is not None and learner is not None:  # None: only to carry settings
+            check_scope(learner, settings.scope)
         self.taken = 0
         self.weigh = InfluenceWeights(
             rule=settings.rule,
@@ -121,9 +122,9 @@ def influence_epochs(wanted: int | None, epochs: int) -> int:
     return wanted or max(1, round(epochs / 10))
 
 
-def check_scope(learner: Learner, scope: str | None) -> None:
+def check_scope(learner: Learner, scope: str) -> None:
     """Refuse a prefix that no trainable parameter has before the first task is trained, which needs
     no influence."""
     names = [name for name, p in learner.model.named_parameters() if p.requires_grad]
-    if scope is not None and not any(name.startswith(scope) for name in names):
+    if not any(name.startswith(scope) for name in names):
         raise unknown("scope", scope, {name.split(".")[0] for name in names})
