@@ -1,8 +1,9 @@
 """Our influence beside the libraries people use, on a 784-16-10 net: same numbers, less time.
 
-captum, kronfluence and pyDVL are an extra of their own: they are imported here, when the comparison
-is asked for, and nowhere else. Goals are test examples; "vector" is the influence of each training
-example on their mean loss, "matrix" one row per test example.
+captum and kronfluence are an extra of their own: they are imported here, when the comparison is
+asked for, and nowhere else. pyDVL, which needs numpy below 2, is compared with where it is
+installed. Goals are test examples; "vector" is the influence of each training example on their mean
+loss, "matrix" one row per test example.
 """
 
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -142,10 +144,10 @@ def compare(
     torch.set_num_threads(1)
     try:
         model = trained((train[0].double(), train[1]), seed=1231).float()
-        return [
-            *first_order(model, train, test, part(told, 0.0, 0.8)),
-            second_order(model, train, test, damping, some),
-        ]
+        rivals = first_order(model, train, test, part(told, 0.0, 0.8))
+        if find_spec("pydvl") is not None:
+            rivals.append(second_order(model, train, test, damping, some))
+        return rivals
     finally:
         torch.set_num_threads(before)
 
@@ -198,5 +200,5 @@ def render(rivals: list[Rival]) -> list[str]:
             f"{r.name:<14}{r.what:<10}{r.theirs:12.4f}{r.ours:12.4f}{r.faster:9.1f}x"
             f"{r.pearson:12.6f}{note}"
         )
-    versions = ", ".join(f"{name} {version(name)}" for name in ("captum", "kronfluence", "pyDVL"))
-    return [*lines, versions]
+    names = dict.fromkeys(r.name.split()[0] for r in rivals)
+    return [*lines, ", ".join(f"{name} {version(name)}" for name in names)]
