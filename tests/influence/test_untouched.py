@@ -114,6 +114,13 @@ def test_evaluating_elsewhere_leaves_the_statistics():
     assert same(before, snapshot(model))
 
 
+def test_virtual_parameters_of_no_step_are_refused():
+    """They would be the model's own, to be written into by mistake."""
+    model, batch, _, _ = problem("mlp")
+    with pytest.raises(UserError, match="at least 1"):
+        virtual_parameters(model, LOSS, batch, 0.1, steps=0)
+
+
 def mistakes():
     """Each wrong call and a word its message must hold."""
     model, (x, y), old, new = problem("mlp")

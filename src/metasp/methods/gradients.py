@@ -93,13 +93,11 @@ def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
             grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
         except RuntimeError:  # a layer that torch.func does not know: a GRU, a checkpointed one
             leaves = {name: t.detach().requires_grad_() for name, t in theta.items()}
-            one = []
-            for x, y in zip(batch.inputs, batch.labels):
-                with placed(model, {**fixed, **leaves}):
+            at, one = list(leaves.values()), []
+            with placed(model, {**fixed, **leaves}):
+                for x, y in zip(batch.inputs, batch.labels):
                     own = learner.loss_fn(model(x[None]), y[None]).sum()
-                    one.append(
-                        torch.autograd.grad(own, list(leaves.values()), materialize_grads=True)
-                    )
+                    one.append(torch.autograd.grad(own, at, materialize_grads=True))
             grads = {name: torch.stack([dense(g) for g in each])
                      for name, each in zip(leaves, zip(*one))}  # fmt: skip
     return [as_rows(grads[name]) for name in theta]
