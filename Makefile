@@ -8,14 +8,14 @@ PINS := constraints.txt
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --timeout 900 --numprocesses 2 --dist loadfile \
   --no-loadscope-reorder
 
-.PHONY: run test quick format docs clean
+.PHONY: run test quick format docs bench clean
 
 run: $(VENV)/installed
 	$(BIN)/metasp run
 
 test: $(VENV)/installed-dev
-	$(BIN)/ruff format --check src tests docs/*.py
-	$(BIN)/ruff check src tests docs
+	$(BIN)/ruff format --check src tests benchmarks docs/*.py
+	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) --durations 15
@@ -24,12 +24,16 @@ quick: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow"
 
 format: $(VENV)/installed-dev
-	$(BIN)/ruff format src tests docs/*.py
-	$(BIN)/ruff check --fix src tests docs
+	$(BIN)/ruff format src tests benchmarks docs/*.py
+	$(BIN)/ruff check --fix src tests benchmarks docs
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs site
+
+# Speed as ratios on this machine, for example: make bench NAME=step
+bench: $(VENV)/installed
+	$(BIN)/python -m benchmarks $(NAME)
 
 clean:
 	rm -rf $(VENV) build dist

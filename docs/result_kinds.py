@@ -20,7 +20,7 @@ from metasp.reports.render import markdown, md, pipes
 from metasp.reports.scores import Comparison, score_tables
 from metasp.reports.statistics import holm, paired
 from metasp.reports.suspects import WAYS
-from metasp.reports.tables import SCENARIO_WORDS
+from metasp.reports.table import SCENARIO_WORDS
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs/images/results"

@@ -16,7 +16,7 @@ from metasp import __version__
 from metasp.benchmarks import Benchmark, load_benchmark
 from metasp.benchmarks.python import dealt_again
 from metasp.engine import Trainer, build_trainer
-from metasp.engine.build import complete
+from metasp.engine.from_spec import complete
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
 from metasp.metrics import scores

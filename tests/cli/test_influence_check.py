@@ -8,7 +8,7 @@ import pytest
 
 from metasp.cli import main
 from metasp.cli.influence_check import mean_counts
-from metasp.influence.approximation import Counts, InfluenceCheck, Point
+from metasp.paper.approximation import Counts, InfluenceCheck, Point
 from tests.helpers import metasp
 
 
@@ -59,8 +59,8 @@ def test_a_figure_that_cannot_be_drawn_costs_no_measurement(monkeypatch, capsys,
     counts = {"MetaSP": (Counts(600, 400, 0, 0),)}
     points = (Point("MetaSP", 3.0, 20, (1.0,)),)
     check = InfluenceCheck((1231,), 3.0, 20, counts, points, {"as is": (1.0,)}, (0.9,))
-    monkeypatch.setattr("metasp.influence.approximation.influence_check", lambda *_, **__: check)
-    monkeypatch.setattr("metasp.influence.approximation.render", lambda _: ["MetaSP: 1000 agree"])
+    monkeypatch.setattr("metasp.paper.approximation.influence_check", lambda *_, **__: check)
+    monkeypatch.setattr("metasp.paper.approximation.render", lambda _: ["MetaSP: 1000 agree"])
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full_disk)
     for form in ([], ["--json"]):
         with pytest.raises(SystemExit) as stop:

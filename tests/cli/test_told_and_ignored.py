@@ -45,7 +45,6 @@ def told(capsys, *arguments):
         (["explore", "RUNS", "--port", "8123"], "--port is for --serve"),
         (["list", "methods", "--runs", "RUNS"], "--runs is for `metasp list runs`"),
         (["list", "runs", "--data", "RUNS"], "--data is for `metasp list benchmarks`"),
-        (["bench", "step", "--data", "RUNS"], "--data is for `metasp bench libraries`"),
         (["run", "--checkpoint-seconds", "nan"], "nan is not a number of seconds"),
         (["run", "--split-by", "order", "--classes-per-task", "5,5"], "leave out the classes per"),
         (["run", "--split-by", "order", "--class-order", "shuffled"], "leave out the classes per"),

@@ -126,7 +126,7 @@ def test_every_link_leads_to_a_file(page):
 def test_a_page_can_fail_these_tests():
     for mistake in ("metasp runn", "metasp run --epoch 3 --nothing", "metasp memory lst RUN",
                     "metasp run --epochs many", "metasp run --method erx",
-                    "metasp sweep no-such-sweep", "metasp bench nothing"):  # fmt: skip
+                    "metasp sweep no-such-sweep", "metasp bench step"):  # fmt: skip
         with pytest.raises(click.UsageError):
             parse(mistake.split(), complete=True)
     for fine in ("metasp run --rehearse-last N", "metasp explore", "metasp resume RUN --track …"):

@@ -6,7 +6,7 @@ import torch
 
 from metasp.benchmarks import Benchmark, Source, Transform, load_benchmark, split
 from metasp.engine import build_trainer
-from metasp.engine.build import complete
+from metasp.engine.from_spec import complete
 from metasp.spec import RunSpec
 
 BRIEF = {"gdumb": {"memory_epochs": 3}, "hal": {"anchor_steps": 4}}

@@ -14,7 +14,7 @@ from PIL import Image
 
 from metasp.errors import UserError
 from metasp.reports.explorer import Examples, Missing, build_page
-from metasp.reports.explorer.build import embedded
+from metasp.reports.explorer.html import embedded
 from metasp.reports.explorer.pictures import RIM, packed
 from metasp.reports.explorer.points import (
     MEASURES,

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp.benchmarks.own import default_tasks, own_place
+from metasp.benchmarks.parquet import check_names, number_domains, number_labels
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
-from metasp.benchmarks.tables import check_names, number_domains, number_labels
 from metasp.errors import UserError, unknown
 
 Array = np.ndarray[Any, Any]

@@ -9,10 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from metasp.benchmarks.cache import Decoded, Pictures, Table, content_digest, decoded
-from metasp.benchmarks.pictures import Decoder
-from metasp.benchmarks.request import Request
-from metasp.benchmarks.source import Source, check_classes, constants, held_out
-from metasp.benchmarks.tables import (
+from metasp.benchmarks.parquet import (
     SPLITS,
     inside,
     open_hub,
@@ -21,6 +18,9 @@ from metasp.benchmarks.tables import (
     read_tables,
     splits_in,
 )
+from metasp.benchmarks.pictures import Decoder
+from metasp.benchmarks.request import Request
+from metasp.benchmarks.source import Source, check_classes, constants, held_out
 from metasp.errors import UserError
 from metasp.spec import is_text
 

@@ -23,7 +23,6 @@ COMMANDS = {
     "memory": "List what a run's memory holds, or make it forget examples.",
     "suspects": "List the examples most likely mislabelled.",
     "influence-check": "Compare influence approximations with the exact influence.",
-    "bench": "Measure speed as ratios on this machine.",
 }
 NO_ROOM = re.compile(r"(can't|cannot|not enough|out of) (allocate )?memory", re.IGNORECASE)
 

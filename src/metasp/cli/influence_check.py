@@ -85,7 +85,7 @@ def command(
 ) -> None:
     """Compare the signs of Larsen's, Luketina's, Neumann's and MetaSP's influence with the exact
     Hessian influence: on 1000 Fashion-MNIST examples if --data has them, else on the digits."""
-    from metasp.influence.approximation import influence_check, render
+    from metasp.paper.approximation import influence_check, render
 
     if truth is not None:
         refuse_settings_of_the_signs()
@@ -123,8 +123,8 @@ def refuse_settings_of_the_signs() -> None:
 
 def left_out(data: Path | None, count: int, as_json: bool) -> None:
     """The true influence of each example, by training again without it."""
-    from metasp.influence.approximation import SCALING, scalings, trained
-    from metasp.influence.truth import render, truth_report
+    from metasp.paper.approximation import SCALING, scalings, trained
+    from metasp.paper.truth import render, truth_report
     from metasp.types import CROSS_ENTROPY as LOSS
 
     what, (x, y, goal_x, goal_y) = examples(data, count)

@@ -18,7 +18,7 @@ from metasp.reports.special import (
     rehearsal_tables,
     time_tables,
 )
-from metasp.reports.tables import Table
+from metasp.reports.table import Table
 
 TABLES = ("scores", "time", "rehearsal", "influence", "matrix")
 EXAMPLES = """

@@ -23,7 +23,7 @@ from metasp.cli.options import (
 from metasp.cli.show import balance_table, duration, follow, score_table
 from metasp.cli.terminal import text_console, typed_again
 from metasp.experiment import Experiment, Interrupted, prepare
-from metasp.store.tables import command_for
+from metasp.store.run_tables import command_for
 from metasp.trackers import retold, tracked, tracker_kind
 
 EXAMPLES = """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metasp.engine.evaluate import evaluate
-from metasp.engine.tables import influence_columns, note_influence, predicted_labels
+from metasp.engine.influence_table import influence_columns, note_influence, predicted_labels
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished, TaskStarted
 from metasp.influence import Ledger

@@ -17,7 +17,16 @@ from metasp.errors import UserError
 from metasp.events import Event, RunFinished, TaskFinished
 from metasp.influence import Ledger
 from metasp.learner import files
-from metasp.learner.build import (
+from metasp.learner.data import (
+    Arrivals,
+    check_order,
+    ids_of,
+    kind,
+    read,
+    tensor_of,
+    whole_numbers,
+)
+from metasp.learner.from_model import (
     answers,
     build,
     check_arrivals,
@@ -28,15 +37,6 @@ from metasp.learner.build import (
     task_of,
     told_outputs,
     trainable,
-)
-from metasp.learner.data import (
-    Arrivals,
-    check_order,
-    ids_of,
-    kind,
-    read,
-    tensor_of,
-    whole_numbers,
 )
 from metasp.learner.head import head_layer, resize_head
 from metasp.learner.progress import shown

@@ -41,7 +41,7 @@ class Published:
 
 def rows(name: str) -> list[dict[str, str]]:
     """The rows of a published table."""
-    file = resources.files("metasp") / "data" / "paper" / f"{name}.csv"
+    file = resources.files("metasp") / "paper" / "data" / f"{name}.csv"
     return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
 
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from metasp.reports.tables import Cell, Table
+from metasp.reports.table import Cell, Table
 
 TEX = {
     "\\": r"\textbackslash{}",

@@ -9,7 +9,7 @@ from metasp.reports.configurations import UPPER_BOUND, Configuration, Group, com
 from metasp.reports.paper import PROTOCOL, Published, as_published, main_results, published
 from metasp.reports.records import METRICS, SCENARIOS
 from metasp.reports.statistics import Paired, Summary, holm, paired, summarise
-from metasp.reports.tables import (
+from metasp.reports.table import (
     BETTER,
     METRIC_WORDS,
     SCENARIO_WORDS,

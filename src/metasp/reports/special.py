@@ -19,7 +19,7 @@ from metasp.reports.paper import (
 from metasp.reports.records import Record
 from metasp.reports.scores import seeds_text, version_note
 from metasp.reports.statistics import Summary, summarise
-from metasp.reports.tables import METRIC_WORDS, SCENARIO_WORDS, Cell, Table, plus_minus
+from metasp.reports.table import METRIC_WORDS, SCENARIO_WORDS, Cell, Table, plus_minus
 
 ABLATIONS = ("random", "rehsel-without-cluster", "rehsel-without-influence", "rehsel")
 COUNTS = ("true_positive", "true_negative", "false_positive", "false_negative")

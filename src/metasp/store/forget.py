@@ -14,7 +14,7 @@ from metasp.errors import UserError
 from metasp.store.checkpoints import Arrays, drop_checkpoint, load_latest, numbers_in
 from metasp.store.checkpoints import save_checkpoint as save
 from metasp.store.files import content_of, write_atomic
-from metasp.store.tables import command_for, write_table
+from metasp.store.run_tables import command_for, write_table
 
 FORMAT = 1
 LAST = int(np.iinfo(np.int64).max)  # the largest id

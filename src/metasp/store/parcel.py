@@ -9,7 +9,7 @@ from pathlib import Path
 from metasp.errors import UserError
 from metasp.store.checkpoints import drop_checkpoint, numbers_in
 from metasp.store.files import own_only, write_atomic
-from metasp.store.tables import memory_names
+from metasp.store.run_tables import memory_names
 
 # In the order of writing: a checkpoint's JSON makes its tensors count, a result ends the run.
 FILES = (

@@ -23,7 +23,7 @@ from metasp.store.checkpoints import (
     save_checkpoint,
 )
 from metasp.store.files import content_of, locked, own_only, write_atomic, writing
-from metasp.store.tables import (
+from metasp.store.run_tables import (
     INFLUENCE,
     MEMORY,
     NOISE,

@@ -34,7 +34,7 @@ class Sweep:
 
 def presets() -> dict[str, str]:
     """The sweeps that ship with the package: their text by name."""
-    folder = resources.files("metasp") / "data" / "presets"
+    folder = resources.files("metasp") / "paper" / "presets"
     files = sorted(folder.iterdir(), key=lambda file: file.name)
     return {
         file.name.removesuffix(".toml"): file.read_text(encoding="utf-8")

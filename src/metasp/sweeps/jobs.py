@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 from metasp.benchmarks import Benchmark, load_benchmark
 from metasp.benchmarks.benchmark import assemble
 from metasp.engine import Trainer
-from metasp.engine.build import complete
 from metasp.engine.clock import Clock
+from metasp.engine.from_spec import complete
 from metasp.errors import UserError
 from metasp.events import StepTaken
 from metasp.experiment import Experiment, Interrupted, prepare

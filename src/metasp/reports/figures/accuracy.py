@@ -9,7 +9,7 @@ from metasp.reports.configurations import UPPER_BOUND, Configuration, Group
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look, slug
 from metasp.reports.records import SCENARIOS
 from metasp.reports.statistics import summarise
-from metasp.reports.tables import SCENARIO_WORDS
+from metasp.reports.table import SCENARIO_WORDS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -11,7 +11,7 @@ from metasp.reports.figures.style import COLOURS, Drawing, canvas, slug
 from metasp.reports.records import SCENARIOS
 from metasp.reports.scores import reference_row
 from metasp.reports.statistics import interval
-from metasp.reports.tables import SCENARIO_WORDS
+from metasp.reports.table import SCENARIO_WORDS
 
 WIDTH, LINE, AROUND = 7.2, 0.19, 1.1  # inches; a line is one difference
 CAPTION = "dots: seeds; bars: 95% interval of the mean; filled: it leaves out 0"

@@ -10,7 +10,7 @@ from metasp.reports.figures.style import Drawing, canvas, legend_right, line_loo
 from metasp.reports.records import SCENARIOS
 from metasp.reports.special import total_seconds
 from metasp.reports.statistics import summarise
-from metasp.reports.tables import METRIC_WORDS, SCENARIO_WORDS
+from metasp.reports.table import METRIC_WORDS, SCENARIO_WORDS
 
 METRICS = ("A_1", "A_inf", "A_m")
 

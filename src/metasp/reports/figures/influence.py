@@ -8,7 +8,7 @@ import numpy as np
 from metasp.errors import UserError
 from metasp.reports.configurations import Configuration, Group
 from metasp.reports.figures.style import HELPS, HURTS, Drawing, canvas, legend_right, slug
-from metasp.store.tables import influence_of
+from metasp.store.run_tables import influence_of
 
 MEASURES = {"stability": "S", "plasticity": "P", "fused": "SP"}
 SOURCES = {"memory": "memory", "new": "new data"}

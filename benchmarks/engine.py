@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.noise import noise_images, noise_trainer
+from benchmarks.timing import Told, interleave, machine, part, silent
 from metasp.backbones import build
-from metasp.bench.noise import noise_images, noise_trainer
-from metasp.bench.timing import Told, interleave, machine, part, silent
-from metasp.engine.build import faster_channels_last
+from metasp.engine.from_spec import faster_channels_last
 from metasp.events import StepTaken
 from metasp.types import Streams
 

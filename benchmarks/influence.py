@@ -4,14 +4,15 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from benchmarks.timing import Timing, Told, interleave, machine, part, peak_bytes, silent
 from metasp.backbones import build
-from metasp.bench.timing import Timing, Told, interleave, machine, part, peak_bytes, silent
 from metasp.influence import record, sp_influence
 from metasp.influence.pseudo import Pair
 from metasp.types import CROSS_ENTROPY as LOSS
@@ -135,7 +136,7 @@ class Workbench:
         self.model.train()
 
 
-def measure(
+def measure_line(
     setting: Setting,
     names: tuple[str, ...],
     repeats: int,
@@ -156,7 +157,7 @@ def measure(
     return Line(setting, seconds, dict(bench.paths))
 
 
-def influence_bench(
+def measure(
     repeats: int = 9,
     growth: bool = True,
     threads: int = 1,
@@ -177,7 +178,7 @@ def influence_bench(
             jobs += [(other, ("er", "ours"), max(2, repeats // 3)) for other in grown(base)]
         ends = list(itertools.accumulate(expected(*job) for job in jobs))
         lines = [
-            measure(*job, clock, part(told, low / ends[-1], high / ends[-1]))
+            measure_line(*job, clock, part(told, low / ends[-1], high / ends[-1]))
             for job, low, high in zip(jobs, [0.0, *ends], ends)
         ]
         return InfluenceBench(machine(), tuple(lines[:2]), tuple(lines[2:]), measure_memory(base))
@@ -259,3 +260,7 @@ def render(bench: InfluenceBench) -> list[str]:
         ratio = mega[name] / mega["er"]
         lines.append(f"  {TITLES[name]:<46}{mega[name]:9.1f} MiB {ratio:6.2f} x (a)")
     return lines
+
+
+def as_json(bench: InfluenceBench) -> dict[str, Any]:
+    return {"influence": asdict(bench)}

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from metasp.bench.noise import noise_images, noise_trainer
-from metasp.bench.timing import Told, interleave, machine, part, silent
+from benchmarks.noise import noise_images, noise_trainer
+from benchmarks.timing import Told, interleave, machine, part, silent
 from metasp.engine import Trainer
 from metasp.events import StepTaken
 from metasp.methods import METHODS
@@ -123,7 +123,7 @@ def at_third_task(name: str, backbone: str, width: int) -> Trainer:
 
 def paper_ratios() -> dict[str, float]:
     """The published one-step times as ratios to ER's, by our names."""
-    text = files("metasp").joinpath("data/paper/training_time.csv").read_text(encoding="utf-8")
+    text = files("metasp").joinpath("paper/data/training_time.csv").read_text(encoding="utf-8")
     seconds = {r["method"].lower(): float(r["one_step_s"]) for r in csv.DictReader(text.split())}
     return {name: value / seconds["er"] for name, value in seconds.items()}
 

@@ -4,7 +4,7 @@ import torch
 
 from metasp.benchmarks import Benchmark, Source, Transform, split
 from metasp.engine import Trainer, build_trainer
-from metasp.engine.build import complete
+from metasp.engine.from_spec import complete
 from metasp.spec import RunSpec
 from metasp.types import Streams
 

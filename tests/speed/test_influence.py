@@ -1,8 +1,7 @@
 """The benchmark of the influence step: what it times is the same step every time."""
 
 import torch
-
-from metasp.bench.influence import Setting, Workbench
+from benchmarks.influence import Setting, Workbench
 
 
 def test_steps_do_not_move_the_model_so_that_none_runs_away():

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from metasp.bench.noise import noise_images, noise_trainer
-from metasp.bench.timing import Told, machine, silent
+from benchmarks.noise import noise_images, noise_trainer
+from benchmarks.timing import Told, machine, silent
 from metasp.events import Event, TaskFinished
 
 EPOCHS = 10  # influence in the last one, as in 5 of the paper's 50

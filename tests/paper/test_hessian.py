@@ -9,13 +9,13 @@ from torch.autograd.functional import hessian
 
 from metasp.errors import UserError
 from metasp.influence import example_influence
-from metasp.influence.approximation import (
+from metasp.paper.approximation import (
     count_signs,
     influence_check,
     paper_counts,
     render,
 )
-from metasp.influence.hessian import (
+from metasp.paper.hessian import (
     curvature,
     exact,
     hessian_influence,

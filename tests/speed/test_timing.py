@@ -2,19 +2,18 @@
 
 import pytest
 import torch
-
-from metasp.bench.influence import (
+from benchmarks.influence import (
     InfluenceBench,
     Line,
     Setting,
     Workbench,
     grown,
-    influence_bench,
     measure,
+    measure_line,
     measure_memory,
     render,
 )
-from metasp.bench.timing import Timing, interleave, machine, part, peak_bytes, summary
+from benchmarks.timing import Timing, interleave, machine, part, peak_bytes, summary
 
 SMALL = Setting(width=2, batch=6, goal=4)
 
@@ -61,7 +60,7 @@ def test_both_ways_take_the_same_step():
 
 
 def _double(bench):
-    from metasp.bench.influence import LOSS
+    from benchmarks.influence import LOSS
 
     bench.batch = (bench.batch[0].double(), bench.batch[1])
     pairs = [(x.double(), y) for x, y in (bench.batch, bench.old, bench.new)]
@@ -70,7 +69,7 @@ def _double(bench):
 
 def test_render():
     kinds = ("er", "released", "ours", "head", "er uncoupled", "uncoupled")
-    line = measure(SMALL, kinds, 1)
+    line = measure_line(SMALL, kinds, 1)
     assert line.paths == {"ours": "tape", "head": "tape", "uncoupled": "dot"}
     growth = (Line(SMALL, line.seconds, {}),)
     text = "\n".join(render(InfluenceBench("m", (line,), growth, measure_memory(SMALL))))
@@ -87,7 +86,7 @@ def test_a_measurement_tells_how_far_it_is():
 def test_the_whole_benchmark_goes_from_nothing_to_all():
     heard: list[float] = []
     base = Setting(width=8, batch=4, goal=5)  # torch breaks on narrower nets in channels-last
-    found = influence_bench(repeats=2, setting=base, told=heard.append)
+    found = measure(repeats=2, setting=base, told=heard.append)
     assert [line.setting for line in found.growth] == grown(base)
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(1.0)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from metasp.bench.timing import Told, interleave, silent
+from benchmarks.timing import Told, interleave, silent
 from metasp.influence import Ranks, record, sp_influence
 from metasp.methods.weighting import released
 from metasp.types import CROSS_ENTROPY as LOSS
@@ -47,7 +47,7 @@ def launched(count: int, repeats: int) -> str:
     paths = os.pathsep.join([entry for entry in sys.path if entry])
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         f"--nproc-per-node={count}", "-m", "metasp.bench.parallel", str(repeats)],
+         f"--nproc-per-node={count}", "-m", "benchmarks.parallel", str(repeats)],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from metasp.errors import UserError
-from metasp.influence.approximation import one_thread
 from metasp.influence.checks import check_pair
 from metasp.influence.core import example_influence
-from metasp.influence.hessian import curvature, exact, larsen, luketina, neumann
 from metasp.influence.origin import placed
 from metasp.influence.pseudo import Loss, Named, Pair
+from metasp.paper.approximation import one_thread
+from metasp.paper.hessian import curvature, exact, larsen, luketina, neumann
 
 
 @dataclass(frozen=True)

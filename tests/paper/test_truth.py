@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from metasp.errors import UserError
-from metasp.influence.truth import Descent, agreements, leave_one_out, render, truth_report
+from metasp.paper.truth import Descent, agreements, leave_one_out, render, truth_report
 from tests.influence.test_core import LOSS, problem
 
 

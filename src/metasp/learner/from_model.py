@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from metasp.engine.build import check_sense, choose_device, first
 from metasp.engine.evaluate import best_of, evaluate
+from metasp.engine.from_spec import check_sense, choose_device, first
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
 from metasp.influence.origin import check_plain

@@ -1,8 +1,8 @@
 """The step benchmark: where it measures, and what it shows beside it."""
 
 import pytest
+from benchmarks.step import LIMITS, MEMORY, at_third_task, measure, paper_ratios, render
 
-from metasp.bench.step import LIMITS, MEMORY, at_third_task, measure, paper_ratios, render
 from metasp.methods import METHODS
 
 

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metasp.influence.core import example_influence
-from metasp.influence.hessian import Curvature, curvature, exact, larsen, luketina, neumann
 from metasp.influence.pseudo import Pair
+from metasp.paper.hessian import Curvature, curvature, exact, larsen, luketina, neumann
 from metasp.types import CROSS_ENTROPY as LOSS
 
 METHODS = ("Larsen", "Luketina", "Neumann", "MetaSP")
@@ -237,7 +237,7 @@ def _one_seed(
 
 def paper_counts() -> dict[str, Counts]:
     """The published counts, by method."""
-    text = (files("metasp") / "data/paper/influence_approximation.csv").read_text()
+    text = (files("metasp") / "paper/data/influence_approximation.csv").read_text()
     fields = Counts.__dataclass_fields__
     return {
         row["method"]: Counts(*(int(row[name]) for name in fields))

@@ -9,10 +9,11 @@ loss, "matrix" one row per test example.
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from metasp.bench.timing import Told, machine, part, silent
+from benchmarks.timing import Told, machine, part, silent
+from metasp.cli.influence_check import examples
 from metasp.influence import example_influence
-from metasp.influence.approximation import trained
-from metasp.influence.hessian import curvature, influence_matrix
 from metasp.influence.pseudo import Pair
+from metasp.paper.approximation import trained
+from metasp.paper.hessian import curvature, influence_matrix
 from metasp.types import CROSS_ENTROPY as LOSS
 
 
@@ -136,6 +138,12 @@ def pydvl_scores(model: nn.Module, train: Pair, test: Pair, damping: float) -> T
     return scores
 
 
+def measure(data: Path | None, told: Told = silent) -> list[Rival]:
+    """All comparisons on the examples of `metasp influence-check`."""
+    _, (x, y, goal_x, goal_y) = examples(data)
+    return compare((x.flatten(1), y), (goal_x.flatten(1), goal_y), told=told)
+
+
 def compare(
     train: Pair, test: Pair, damping: float = 3.0, some: int = 50, told: Told = silent
 ) -> list[Rival]:
@@ -202,3 +210,7 @@ def render(rivals: list[Rival]) -> list[str]:
         )
     names = dict.fromkeys(r.name.split()[0] for r in rivals)
     return [*lines, ", ".join(f"{name} {version(name)}" for name in names)]
+
+
+def as_json(rivals: list[Rival]) -> dict[str, Any]:
+    return {"libraries": [asdict(rival) for rival in rivals]}

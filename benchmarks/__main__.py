@@ -1,0 +1,67 @@
+"""python -m benchmarks NAME: speed as ratios, measured interleaved in one process."""
+
+import contextlib
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.timing import Told
+from metasp.cli.options import data_option, json_option
+from metasp.cli.terminal import typed
+
+NAMES = ("engine", "step", "influence", "total", "parallel", "libraries")
+
+
+@click.command()
+@click.argument("name", type=click.Choice(NAMES), metavar="NAME")
+@data_option
+@json_option
+def command(name: str, data: Path | None, as_json: bool) -> None:
+    """Measure NAME on this machine:
+
+    \b
+      engine     our ER step against a bare hand-written PyTorch loop
+      step       one step of every method against one of ER
+      influence  the influence step against ER and against the authors' code
+      total      a whole run of MetaSP against one of ER
+      parallel   a weighted step split over processes
+      libraries  our influence against captum, Kronfluence and pyDVL
+    """
+    if name != "libraries" and typed("data"):
+        raise click.UsageError("--data is for `libraries`: leave it out.")
+    try:
+        bench = importlib.import_module(f"benchmarks.{name}")
+        arguments = (data,) if name == "libraries" else ()
+        with measuring(name) as told:
+            rows = bench.measure(*arguments, told=told)
+    except ImportError as error:
+        raise click.ClickException(
+            f"this comparison needs {error.name}: pip install -e '.[libraries]'."
+        ) from error
+    if as_json:
+        print(json.dumps(bench.as_json(rows)))
+    else:
+        print("\n".join(bench.render(rows)))
+
+
+@contextlib.contextmanager
+def measuring(name: str) -> Iterator[Told]:
+    """Show how far a measurement is, to a person at a terminal."""
+    console = Console(stderr=True)
+    with Progress(
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+        speed_estimate_period=600.0,  # a turn of the longest takes half a minute
+    ) as bar:
+        line = bar.add_task(f"measuring {name}", total=1.0)
+        yield lambda done: bar.update(line, completed=done)
+
+
+if __name__ == "__main__":
+    command(prog_name="python -m benchmarks")

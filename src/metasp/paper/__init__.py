@@ -1,0 +1,1 @@
+"""The paper reproduced: its tables, figures, sweeps and published numbers. No run needs this."""
