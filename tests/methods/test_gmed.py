@@ -72,8 +72,7 @@ def test_edits_are_written_back_and_shrink_with_age():
         drawn = Batch(learner.transform(held), memory.labels, memory.ids)
         # The method draws all slots in an order of its own, which batch statistics do not see.
         expected = method.direction(drawn, after_virtual_step(learner, learner.prepare(new)))
-        method.edits[:] = age
-        method.edited[slots] = memory.entered[slots]
+        memory.update(slots, edits=torch.full((len(slots),), age))
         ids, entered = memory.ids.clone(), memory.entered.clone()
         method.step(new, None)
         moved = learner.transform(memory.inputs) - learner.transform(held)
@@ -81,18 +80,18 @@ def test_edits_are_written_back_and_shrink_with_age():
         assert moved.abs().max() > 0
         assert torch.equal(memory.ids, ids)
         assert torch.equal(memory.entered, entered)
-        assert (method.edits == age + 1).all()
+        assert (memory["edits"] == age + 1).all()
 
 
 def test_a_newcomer_starts_with_the_full_rate():
     trainer = digits("gmed", settings={"edit_rate": 1.0, "edit_decay": 0.5}, memory=10)
     train(trainer, 3)
     method, memory = trainer.method, trainer.learner.memory
-    method.edits[:], method.edited[:] = 3, memory.entered
+    memory.update(memory.occupied, edits=torch.full((10,), 3))
     memory.write(torch.tensor([4]), trainer.tasks[0].train.take(torch.tensor([9])), 0)
     expected = torch.full((10,), 0.125)
     expected[4] = 1.0
-    assert torch.equal(method.rates(torch.arange(10)), expected)
+    assert torch.equal(method.rates(memory["edits"]), expected)
 
 
 def test_bytes_become_the_floats_of_the_same_image():

@@ -41,22 +41,22 @@ def test_redundancy_is_the_largest_cosine_of_single_gradients(backbone):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def full_memory(capacity=4):
-    memory = Memory(capacity)
-    rows = torch.arange(capacity)
-    memory.write(rows, Batch(rows[:, None].float(), rows, rows), 0)
+def full_memory(held):
+    memory = Memory(len(held), SELECTIONS["gradient-diverse"].columns)
+    rows = torch.arange(len(held))
+    memory.write(rows, Batch(rows[:, None].float(), rows, rows), 0, redundancy=held)
     return memory
 
 
-def offered(fresh, held):
+def offered(fresh):
     rows = torch.arange(len(fresh))
-    return Offer(rows, rows + 100, 1, 2, redundancy=fresh, held_redundancy=held)
+    return Offer(rows, rows + 100, 1, 2, redundancy=fresh)
 
 
 def test_a_gradient_like_those_in_memory_never_enters_a_full_one():
     generator = torch.Generator().manual_seed(0)
     fresh = torch.tensor([1.0, 1.2, 2.0] * 20)
-    placement = DECIDE(full_memory(), offered(fresh, torch.full((4,), 2.0)), generator)
+    placement = DECIDE(full_memory(torch.full((4,), 2.0)), offered(fresh), generator)
     assert len(placement.slots) == 0
 
 
@@ -64,9 +64,9 @@ def test_an_opposed_gradient_replaces_by_the_stated_chances():
     """Slot i is challenged with chance s_i / Σs and given up with chance s_i / (s_i + s_new)."""
     held, own, draws = torch.tensor([2.0, 1.0, 0.5, 0.5]), 0.5, 3000
     generator = torch.Generator().manual_seed(1)
-    memory, counts = full_memory(), torch.zeros(4)
+    memory, counts = full_memory(held), torch.zeros(4)
     for _ in range(draws):
-        placement = DECIDE(memory, offered(torch.tensor([own]), held), generator)
+        placement = DECIDE(memory, offered(torch.tensor([own])), generator)
         counts[placement.slots] += 1
     expected = held / held.sum() * held / (held + own)
     deviation = (expected * (1 - expected) / draws).sqrt()
@@ -77,7 +77,7 @@ def test_a_later_row_of_a_batch_meets_what_an_earlier_one_changed():
     """With one redundant slot, the first opposed row takes it; it is then as safe as the rest."""
     generator = torch.Generator().manual_seed(2)
     held = torch.tensor([2.0, 0.0, 0.0, 0.0])
-    placement = DECIDE(full_memory(), offered(torch.zeros(6), held), generator)
+    placement = DECIDE(full_memory(held), offered(torch.zeros(6)), generator)
     assert placement.slots.tolist() == [0]
     assert placement.chosen.tolist() == [0]
 
@@ -96,6 +96,8 @@ def test_it_keeps_the_diverse_and_drops_the_redundant():
     task = Task(0, (0, 1), stream, stream)
     for start in range(0, 312, 8):
         trainer.method.remember(stream.take(torch.arange(start, start + 8)), task)
+    held = trainer.learner.memory["redundancy"]
+    assert 0 <= float(held.min()) < float(held.max()) <= 2  # noted beside each example
     assert len(trainer.learner.memory) == 12
     assert int(trainer.learner.memory.labels.sum()) >= 4
 

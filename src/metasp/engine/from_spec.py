@@ -141,12 +141,13 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         momentum=spec.momentum or 0.0,
         weight_decay=spec.weight_decay or 0.0,
     )
+    recipe, keeps = method(spec.method), selection(spec.selection or "reservoir")
     learner = Learner(
         model=model,
         optimizer=optimizer,
         loss_fn=CROSS_ENTROPY,
-        memory=Memory(spec.memory),
-        selection=selection(spec.selection or "reservoir"),
+        memory=Memory(spec.memory, (*recipe.kind.columns, *keeps.columns)),
+        selection=keeps,
         transform=benchmark.transform,
         streams=streams,
         plan=Plan(
@@ -165,7 +166,7 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         channels_last=channels_last,
         weigh=InfluenceWeights(steps=spec.observe, observe=True) if spec.observe else None,
     )
-    chosen = method(spec.method).kind(learner, method_settings(spec.method, spec.settings))
+    chosen = recipe.kind(learner, method_settings(spec.method, spec.settings))
     return Trainer(
         learner, chosen, benchmark.tasks, LearningRate(lr, spec.lr_drop_at, spec.lr_drop)
     )

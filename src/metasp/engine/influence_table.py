@@ -17,7 +17,7 @@ def note_influence(memory: Memory, ledger: Ledger) -> None:
     slots = memory.occupied
     means = torch.from_numpy(ledger.means(memory.ids[slots])[:, ledger.quantities.index("fused")])
     known = ~means.isnan()
-    memory.influence[slots[known]] = means[known]
+    memory.update(slots[known], influence=means[known])
 
 
 def influence_columns(

@@ -56,7 +56,7 @@ def build(
     place = weights[0].device if device is None else choose_device(str(device))
     model.to(place)
     lr = first(settings.lr, recipe.kind.lr)
-    keeps = settings.selection or recipe.selection
+    keeps = selection(settings.selection or recipe.selection or "reservoir")
     check_sense(name, recipe, settings)
     if recipe.kind.measures:
         check_plain(model)
@@ -71,8 +71,8 @@ def build(
             weight_decay=first(settings.weight_decay, recipe.kind.weight_decay),
         ),
         loss_fn=parts.loss_fn or CROSS_ENTROPY,
-        memory=Memory(settings.memory),
-        selection=selection(keeps or "reservoir"),
+        memory=Memory(settings.memory, (*recipe.kind.columns, *keeps.columns)),
+        selection=keeps,
         transform=Inputs(parts.transform, parts.augment, weights[0].dtype),
         streams=Streams(settings.seed),
         plan=Plan(

@@ -2,6 +2,7 @@
 
 from metasp.errors import unknown
 from metasp.memory.buffer import Memory
+from metasp.memory.columns import Column
 from metasp.memory.placement import Placement
 from metasp.memory.rehsel import (
     rehsel,
@@ -22,7 +23,7 @@ from metasp.memory.selection import (
     task_balanced,
 )
 
-__all__ = ["SELECTIONS", "Memory", "Offer", "Placement", "Selection", "selection"]
+__all__ = ["SELECTIONS", "Column", "Memory", "Offer", "Placement", "Selection", "selection"]
 
 SELECTIONS: dict[str, Selection] = {
     "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
@@ -30,7 +31,12 @@ SELECTIONS: dict[str, Selection] = {
     "greedy": Selection(
         greedy, "step", "balanced over classes at every moment (GDumb)", classes=True
     ),
-    "gradient-diverse": Selection(gradient_diverse, "step", "gradients unlike the others (GSS)"),
+    "gradient-diverse": Selection(
+        gradient_diverse,
+        "step",
+        "gradients unlike the others (GSS)",
+        columns=(Column("redundancy"),),
+    ),
     "class-balanced": Selection(
         class_balanced, "task", "random, an equal share per class", classes=True
     ),

@@ -1,35 +1,69 @@
 """The memory: a fixed number of slots for raw examples. It stores; it decides nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from metasp.memory.columns import CORE, EMPTY, Column
 from metasp.memory.placement import Placement
 from metasp.types import Batch, Examples, State
 
-EMPTY = -1
+LISTED = {"ids": "id", "labels": "label", "tasks": "task"}  # a table has one example per row
 
 
 class Memory:
-    """Raw, un-augmented examples with id, label, task, order of entry and statistics. `floats`
-    makes it hold bytes as numbers from 0 to 1, for a method that edits what it holds."""
+    """Raw, un-augmented examples with id, label, task, order of entry and statistics, and whatever
+    `columns` a method or a selection keeps beside them (`memory["logits"]`). `floats` makes it hold
+    bytes as numbers from 0 to 1, for a method that edits what it holds.
+
+    A pinned slot stays while its class has a share: selections replace it after all others."""
 
     floats = False
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, columns: Sequence[Column] = ()) -> None:
         self.capacity = capacity
+        self.columns: dict[str, Column] = {}
+        for column in (*CORE, *columns):
+            if self.columns.setdefault(column.name, column) != column:
+                raise ValueError(f"two different columns are called {column.name!r}.")
+        self._values = {name: column.empty(capacity) for name, column in self.columns.items()}
         self.inputs: Tensor | None = None
         self.labels = torch.zeros(capacity, dtype=torch.long)
-        self.ids = torch.full((capacity,), EMPTY)
-        self.tasks = torch.full((capacity,), EMPTY)
-        self.entered = torch.full((capacity,), EMPTY)
-        self.influence = torch.full((capacity,), torch.nan, dtype=torch.float64)
         self.offered = 0
         self.written = 0
 
     def __len__(self) -> int:
         return int((self.ids != EMPTY).sum())
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A column (capacity, …)."""
+        return self._values[name]
+
+    @property
+    def ids(self) -> Tensor:
+        """The id in each slot; -1 in an empty one."""
+        return self._values["ids"]
+
+    @property
+    def tasks(self) -> Tensor:
+        """The task that each slot's example came with."""
+        return self._values["tasks"]
+
+    @property
+    def entered(self) -> Tensor:
+        """The place of each slot's example in the order of all that ever came in."""
+        return self._values["entered"]
+
+    @property
+    def influence(self) -> Tensor:
+        """The influence by which each slot's example was last judged; NaN: never."""
+        return self._values["influence"]
+
+    @property
+    def pinned(self) -> Tensor:
+        """Whether each slot's example is to stay while its class has a share."""
+        return self._values["pinned"]
 
     @property
     def occupied(self) -> Tensor:
@@ -41,13 +75,15 @@ class Memory:
         """Slots free, ascending."""
         return torch.nonzero(self.ids == EMPTY).flatten()
 
-    def apply(self, placement: Placement, offered: Batch, task: int) -> None:
+    def apply(self, placement: Placement, offered: Batch, task: int, **columns: Tensor) -> None:
         """Write the chosen rows of what was offered into the slots decided for them."""
-        self.write(placement.slots, offered.at(placement.chosen), task)
+        rows = offered.at(placement.chosen)
+        self.write(placement.slots, rows, task, **{**placement.columns, **columns})
         self.offered += offered.size
 
-    def write(self, slots: Tensor, batch: Batch, task: int) -> None:
-        """Fill slots (k,), all different, with the k rows of a batch."""
+    def write(self, slots: Tensor, batch: Batch, task: int, **columns: Tensor) -> None:
+        """Fill slots (k,), all different, with the k rows of a batch and the values of columns
+        that are known of them; of the others they hold blanks."""
         inputs = batch.inputs
         if self.floats and inputs.dtype == torch.uint8:
             inputs = inputs.float() / 255
@@ -59,11 +95,18 @@ class Memory:
         self.labels = self.labels.to(batch.labels)
         self.inputs[slots] = inputs.to(self.inputs.dtype)
         self.labels[slots] = batch.labels
-        self.ids[slots] = batch.ids
-        self.tasks[slots] = task
-        self.entered[slots] = self.written + torch.arange(len(slots))
-        self.influence[slots] = torch.nan
+        self._blank(slots)
+        order = self.written + torch.arange(len(slots))
+        own = {"ids": batch.ids, "tasks": torch.full_like(order, task), "entered": order}
+        self.update(slots, **own, **columns)
         self.written += len(slots)
+
+    def update(self, slots: Tensor, **columns: Tensor) -> None:
+        """Change what is kept of the examples in the slots (k,): values (k, …) by column."""
+        for name, values in columns.items():
+            fitted, held = self.columns[name].fitted(values, self._values[name])
+            held[slots] = fitted
+            self._values[name] = held
 
     def edit(self, slots: Tensor, inputs: Tensor) -> None:
         """Change the inputs in the slots (k,); they remain the same examples."""
@@ -87,9 +130,7 @@ class Memory:
         if self.inputs is not None:
             self.inputs[slots] = 0
         self.labels[slots] = 0
-        for column in (self.ids, self.tasks, self.entered):
-            column[slots] = EMPTY
-        self.influence[slots] = torch.nan
+        self._blank(slots)
 
     def forget(self, ids: Tensor) -> None:
         """Clear the slots of the examples of these ids, where there are any."""
@@ -104,26 +145,33 @@ class Memory:
         return Examples(self.inputs, slots, self.labels[slots], self.ids[slots])
 
     def table(self) -> dict[str, list[float]]:
-        """Columns of what is stored, without the inputs."""
+        """What is stored, as a table: slot, id, label and every column of one value per slot."""
         slots = self.occupied
         columns = {"slot": slots, "id": self.ids[slots], "label": self.labels[slots]}
-        columns |= {"task": self.tasks[slots], "entered": self.entered[slots]}
-        columns |= {"influence": self.influence[slots]}
+        for name, column in self.columns.items():
+            if column.scalar:
+                columns[LISTED.get(name, name)] = self._values[name][slots]
         return {name: column.tolist() for name, column in columns.items()}
 
     def state(self) -> State:
-        state = {name: getattr(self, name) for name in self._columns()}
+        state = {**self._values, "labels": self.labels}
         state["counters"] = torch.tensor([self.offered, self.written])
         if self.inputs is not None:
             state["inputs"] = self.inputs
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        for name in self._columns():
-            setattr(self, name, state[name].to(getattr(self, name).device).clone())
-        self.offered, self.written = (int(count) for count in state["counters"])
+        """Stand where the state was taken. A column that it lacks is blank, as in a memory that
+        never had it; so is an empty slot, whatever it was left with on disk."""
+        self.labels = state["labels"].to(self.labels.device).clone()
         self.inputs = state["inputs"].clone() if "inputs" in state else None
+        for name, column in self.columns.items():
+            blank = column.empty(self.capacity)
+            self._values[name] = state[name].to(blank.device).clone() if name in state else blank
+        self.offered, self.written = (int(count) for count in state["counters"])
+        self._blank(self.empty)
 
-    @staticmethod
-    def _columns() -> tuple[str, ...]:
-        return ("labels", "ids", "tasks", "entered", "influence")
+    def _blank(self, slots: Tensor) -> None:
+        """Leave nothing in the slots of any column."""
+        for name, column in self.columns.items():
+            self._values[name][slots] = column.blank

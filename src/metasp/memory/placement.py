@@ -1,16 +1,21 @@
 """A decision about the memory: which of the offered rows go into which slots."""
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from metasp.memory.columns import Values
 
-class Placement(NamedTuple):
-    """Row `chosen[i]` of what was offered goes into slot `slots[i]`; slots are all different."""
+
+@dataclass(frozen=True)
+class Placement:
+    """Row `chosen[i]` of what was offered goes into slot `slots[i]`; slots are all different.
+    `columns` are the values of the selection's own columns for the chosen rows."""
 
     chosen: Tensor
     slots: Tensor
+    columns: Values = field(default_factory=dict)
 
     @staticmethod
     def of(pairs: list[tuple[int, int]]) -> "Placement":

@@ -119,10 +119,11 @@ def replace_worst(
 
 def worst_of(slots: list[int], quota: int, memory: Memory, harm: Tensor) -> list[int]:
     """The slots to give up so that `quota` remain, evenly over classes, the most harmful first; of
-    equals, the newest first."""
+    equals, the newest first; what is pinned after all others."""
     labels = classes_in(memory, slots)
     keep = shares(quota, Counter(labels))
-    order = dict(zip(slots, zip(harm[slots].tolist(), memory.entered[slots].tolist())))
+    loose = (~memory.pinned[slots]).tolist()
+    order = dict(zip(slots, zip(loose, harm[slots].tolist(), memory.entered[slots].tolist())))
     dropped = []
     for label, remaining in keep.items():
         own = [slot for slot, y in zip(slots, labels) if y == label]

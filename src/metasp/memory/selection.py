@@ -3,13 +3,14 @@
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.memory.buffer import EMPTY, Memory
+from metasp.memory.buffer import Memory
+from metasp.memory.columns import EMPTY, Column
 from metasp.memory.placement import Placement
 from metasp.types import Batch
 
@@ -22,8 +23,7 @@ class Offer:
     unknown, and so are the mean `loss` (n,) of the rows and `held_loss` (capacity,) of the slots,
     both over the steps that measured influence. `final_loss` gives the loss (n,) of the rows under
     the model as it stands.
-    `redundancy` (n,) of the rows and `held_redundancy` (capacity,) of the slots say from 0 to 2 how
-    much a gradient resembles others in memory.
+    `redundancy` (n,) of the rows says from 0 to 2 how much a gradient resembles others in memory.
     `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
     first task would fill every class's share for good."""
 
@@ -37,7 +37,6 @@ class Offer:
     held_loss: Tensor | None = None
     final_loss: Callable[[], Tensor] | None = None
     redundancy: Tensor | None = None
-    held_redundancy: Tensor | None = None
     shared_classes: bool = False
 
     def groups(self, memory: Memory) -> tuple[Tensor, Tensor]:
@@ -62,49 +61,59 @@ class Selection:
     points: str = "pixels"  # what it clusters, if it does: "pixels" | "features"
     classes: bool = False  # whether it shares the memory by class, so that labels must be classes
     measured: bool = False  # whether it looks at what only a method that measures influence records
+    columns: tuple[Column, ...] = ()  # what it keeps of each slot; its placements give the values
 
-    def offer(self, memory: Memory, batch: Batch, task: int, generator: torch.Generator) -> None:
-        """Decide about a raw batch and write what was decided, for a loop of one's own."""
+    def offer(
+        self, memory: Memory, batch: Batch, task: int, generator: torch.Generator
+    ) -> Placement:
+        """Decide about a raw batch and write what was decided, for a loop of one's own. Gives the
+        decision."""
         if self.measured:
             raise UserError(
                 "this selection goes by influence, and a batch alone has none: make an Offer with "
                 "it and apply what `decide` says (see `docs/own-loop.md`)."
             )
         offer = Offer(batch.labels.cpu(), batch.ids, task, 0)
-        memory.apply(self.decide(memory, offer, generator), batch, task)
+        placement = self.decide(memory, offer, generator)
+        memory.apply(placement, batch, task)
+        return placement
 
 
 def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """Every example ever offered has the same chance to be in memory."""
-    free = memory.empty.tolist()
+    free, given_up = memory.empty.tolist(), torch.nonzero(~memory.pinned).flatten().tolist()
     pairs = []
     for row in range(len(offer.ids)):
         count = memory.offered + row
         if free:
             pairs.append((row, free.pop(0)))
             continue
-        slot = int(torch.randint(0, count + 1, (1,), generator=generator))
-        if slot < memory.capacity:
-            pairs.append((row, slot))
+        place = int(torch.randint(0, count + 1, (1,), generator=generator))
+        if place < len(given_up):
+            pairs.append((row, given_up[place]))
     return Placement.of(pairs)
 
 
 def ring(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """An equal share for each task of the stream; within it the newest replace the oldest."""
     share = max(1, memory.capacity // max(offer.tasks, offer.task + 1))
-    entered = memory.entered.tolist()
+    entered, pinned = memory.entered.tolist(), memory.pinned.tolist()
     queues = {
-        task: deque(sorted(slots, key=lambda slot: entered[slot]))
+        task: deque(sorted(slots, key=lambda slot: (pinned[slot], entered[slot])))
         for task, slots in _slots_of(memory.tasks.tolist()).items()
     }
     free, own = queues.pop(EMPTY, None), queues.setdefault(offer.task, deque())
+    staying = sum(pinned[slot] for slot in own)
     pairs = []
     for row in range(len(offer.ids)):
         source = own
         if len(own) < share:
             source = free or queues[_largest(queues)]
-        own.append(source.popleft())
-        pairs.append((row, own[-1]))
+        elif len(own) == staying:
+            break  # nothing but what is pinned is left of this task
+        slot = source.popleft()
+        own.insert(len(own) - staying, slot)
+        pairs.append((row, slot))
     return Placement.of(pairs)
 
 
@@ -112,6 +121,7 @@ def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
     """GDumb's sampler: at most an equal share for each class met; the largest class gives way."""
     kept, offered = offer.groups(memory)
     free, taken = memory.empty.tolist(), memory.occupied.tolist()
+    pinned = set(torch.nonzero(memory.pinned).flatten().tolist())
     held = {
         group: [taken[place] for place in places]
         for group, places in _slots_of(kept[memory.occupied].tolist()).items()
@@ -122,9 +132,9 @@ def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
         classes = sum(1 for group, slots in held.items() if slots or group == label)
         if len(own) >= max(1, memory.capacity // classes):
             continue
-        source = free if free else held[_largest(held)]
-        choices = 1 if free else len(source)
-        slot = source.pop(int(torch.randint(0, choices, (1,), generator=generator)))
+        source = free[:1] if free else _loose(held[_largest(held)], pinned)
+        slot = source[int(torch.randint(0, len(source), (1,), generator=generator))]
+        (free or held[_largest(held)]).remove(slot)
         insort(own, slot)
         pairs.append((row, slot))
     return Placement.of(pairs)
@@ -133,18 +143,20 @@ def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
 def gradient_diverse(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """GSS's sampler: once full, only a gradient that opposes those it was compared with enters;
     it challenges a slot drawn by redundancy, and wins by their shares of it."""
-    if offer.redundancy is None or offer.held_redundancy is None:
+    if offer.redundancy is None:
         raise UserError(
             "the selection 'gradient-diverse' needs gradients of single examples, which only gss "
             "computes: use --method gss, or another selection."
         )
-    held, free = offer.held_redundancy.clone().double(), memory.empty.tolist()
+    held, free = memory["redundancy"].double(), memory.empty.tolist()
+    loose = ~memory.pinned
     pairs = []
     for row, own in enumerate(offer.redundancy.tolist()):
         if free:
             slot = free.pop(0)
-        elif own < 1:
-            slot = int(torch.multinomial(held.clamp(min=1e-6), 1, generator=generator))
+        elif own < 1 and loose.any():
+            chance = held.clamp(min=1e-6) * loose
+            slot = int(torch.multinomial(chance, 1, generator=generator))
             loses = float(held[slot]) / max(float(held[slot]) + own, 1e-12)
             if float(torch.rand(1, generator=generator)) >= loses:
                 continue
@@ -152,7 +164,8 @@ def gradient_diverse(memory: Memory, offer: Offer, generator: torch.Generator) -
             continue
         held[slot] = own
         pairs.append((row, slot))
-    return Placement.of(pairs)
+    placement = Placement.of(pairs)
+    return replace(placement, columns={"redundancy": offer.redundancy[placement.chosen]})
 
 
 def class_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
@@ -214,13 +227,20 @@ def _balanced(
     last: Tensor | None = None,
 ) -> Placement:
     """Keep a random equal share of each group out of what is held and offered together; offered
-    rows whose `last` (n,) is higher come after all others."""
+    rows whose `last` (n,) is higher come after all others, and what is pinned before them."""
     fresh = torch.nonzero(~torch.isin(offer.ids, memory.ids[memory.occupied])).flatten()
     pool = [(int(held[slot]), int(slot), -1) for slot in memory.occupied]
     pool += [(int(offered[row]), -1, int(row)) for row in fresh]
     pool = [pool[i] for i in torch.randperm(len(pool), generator=generator).tolist()]
-    if last is not None:
-        pool.sort(key=lambda entry: int(last[entry[2]]) if entry[2] >= 0 else 0)
+    pinned, late = memory.pinned.tolist(), [] if last is None else last.tolist()
+
+    def turn(entry: tuple[int, int, int]) -> int:
+        _, slot, row = entry
+        if row < 0:
+            return -1 if pinned[slot] else 0
+        return int(late[row]) if late else 0
+
+    pool.sort(key=turn)
     quota = shares(memory.capacity, Counter(group for group, _, _ in pool))
     chosen, dropped = [], memory.empty.tolist()
     for group, slot, row in pool:
@@ -239,6 +259,11 @@ def _slots_of(groups: Sequence[int]) -> dict[int, list[int]]:
     for place, group in enumerate(groups):
         found.setdefault(group, []).append(place)
     return found
+
+
+def _loose(slots: list[int], pinned: set[int]) -> list[int]:
+    """The slots that may be given up: those that are not pinned, or all where every one is."""
+    return [slot for slot in slots if slot not in pinned] or slots if pinned else slots
 
 
 def _largest(groups: Mapping[int, Sized]) -> int:

@@ -1,17 +1,17 @@
 """GMED (Jin et al. 2021): replayed examples are edited to be what the model is about to forget."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from metasp.memory import Column
 from metasp.methods.gradients import Named, after_virtual_step, elsewhere, trainable
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
-from metasp.types import Batch, State
+from metasp.types import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,12 @@ class GMEDSettings(Settings):
 class GMED(Method):
     moves_inputs = True
     Settings = GMEDSettings
+    columns = (Column("edits", dtype=torch.long),)
     settings: GMEDSettings
 
     def __init__(self, learner: Learner, settings: Any) -> None:
         super().__init__(learner, settings)
         learner.memory.floats = True  # an edit is smaller than a byte's step
-        self.edits = torch.zeros(learner.memory.capacity, dtype=torch.long)
-        self.edited = torch.full_like(self.edits, -1)  # the entry that the edits belong to
 
     def step(self, new: Batch, phase: Phase) -> Step:
         learner, memory = self.learner, self.learner.memory
@@ -52,9 +51,10 @@ class GMED(Method):
         drawn = learner.plain(held)
         inputs = drawn.inputs
         direction = self.direction(drawn, after_virtual_step(learner, batch))
-        rate = self.rates(slots).to(inputs).view(-1, *[1] * (inputs.dim() - 1))
+        edits = memory["edits"][slots]
+        rate = self.rates(edits).to(inputs).view(-1, *[1] * (inputs.dim() - 1))
         memory.edit(slots, learner.transform.undo(inputs + rate * direction))
-        self.edits[slots] += 1
+        memory.update(slots, edits=edits + 1)
         return learner.update(Batch.join([batch, learner.prepare_replay(memory.read(slots))]))
 
     def direction(self, drawn: Batch, after: Named) -> Tensor:
@@ -70,15 +70,6 @@ class GMED(Method):
                 slopes.append(torch.autograd.grad(goal, drawn.inputs)[0])
         return slopes[0] + slopes[1]
 
-    def rates(self, slots: Tensor) -> Tensor:
-        """The step size of each example's next edit, shape (n,)."""
-        entered = self.learner.memory.entered[slots]
-        self.edits[slots] *= self.edited[slots] == entered  # a newcomer has none yet
-        self.edited[slots] = entered
-        return self.settings.edit_rate * (1 - self.settings.edit_decay) ** self.edits[slots]
-
-    def state(self) -> State:
-        return {"edits": self.edits, "edited": self.edited}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.edits, self.edited = state["edits"].clone(), state["edited"].clone()
+    def rates(self, edits: Tensor) -> Tensor:
+        """The step size of the next edit of examples that were edited so often, shape (n,)."""
+        return self.settings.edit_rate * (1 - self.settings.edit_decay) ** edits

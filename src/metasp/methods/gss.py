@@ -1,18 +1,17 @@
 """GSS (Aljundi et al. 2019), greedy: experience replay of examples with diverse gradients."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from metasp.memory import SELECTIONS, Offer
+from metasp.memory import Placement
 from metasp.methods.gradients import example_gradients
 from metasp.methods.learner import Learner, Step
-from metasp.methods.method import Method, Phase, Settings
+from metasp.methods.method import Method, Phase, Settings, offer_step
 from metasp.spec import setting
-from metasp.types import Batch, State, Task
+from metasp.types import Batch, Task
 
 AT_ONCE = 8  # gradients of single examples held at a time, besides the references
 TINY = 1e-30  # the cosine with a gradient of zero is zero
@@ -33,38 +32,18 @@ class GSS(Method):
     selection = "gradient-diverse"
     settings: GSSSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
-        super().__init__(learner, settings)
-        self.redundancy = torch.full((learner.memory.capacity,), NEUTRAL)
-
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new))
 
-    def remember(self, new: Batch, task: Task) -> None:
+    def remember(self, new: Batch, task: Task) -> Placement | None:
         learner, memory = self.learner, self.learner.memory
-        if learner.selection.decide is not SELECTIONS["gradient-diverse"].decide:
+        if "redundancy" not in memory.columns:  # another selection decides
             return super().remember(new, task)
         drawn = memory.draw(self.settings.references, learner.streams["references"])
         fresh = torch.full((new.size,), NEUTRAL)
         if len(drawn):
             fresh = redundancy(learner, learner.plain(new), learner.plain(memory.read(drawn)))
-        offer = Offer(
-            new.labels.cpu(),
-            new.ids,
-            task.index,
-            learner.plan.tasks,
-            redundancy=fresh,
-            held_redundancy=self.redundancy,
-        )
-        placement = learner.selection.decide(memory, offer, learner.streams["selection"])
-        memory.apply(placement, new, task.index)
-        self.redundancy[placement.slots] = fresh[placement.chosen]
-
-    def state(self) -> State:
-        return {"redundancy": self.redundancy}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.redundancy = state["redundancy"].clone()
+        return offer_step(self, new, task, redundancy=fresh)
 
 
 def redundancy(learner: Learner, batch: Batch, references: Batch) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.influence.ledger import QUANTITIES
-from metasp.memory import Offer, Selection
+from metasp.memory import Column, Offer, Placement, Selection
 from metasp.methods.learner import Learner, Step, evaluating
 from metasp.spec import validate_field
 from metasp.types import Batch, Examples, State, Task, as_rows
@@ -58,6 +58,7 @@ class Method(ABC):
     measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
     classes: ClassVar[bool] = False  #: can only learn labels that are classes
     moves_inputs: ClassVar[bool] = False  #: along gradients, so inputs must be real numbers
+    columns: ClassVar[tuple[Column, ...]] = ()  #: what the memory keeps for it beside each example
 
     @classmethod  # noqa: B027 - most methods can do it all
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
@@ -78,15 +79,34 @@ class Method(ABC):
     def begin_task(self, task: Task) -> None:  # noqa: B027 - most methods need nothing here
         """Called once before a task's first phase."""
 
-    def remember(self, new: Batch, task: Task) -> None:
-        """Offer a raw batch to the memory; called after each step of a task's first epoch."""
-        if self.selection is not None and self.learner.selection.at == "step":
-            offer_step(self.learner, new, task)
+    def remember(self, new: Batch, task: Task) -> Placement | None:
+        """Offer a raw batch to the memory; called after each step of a task's first epoch. Gives
+        what was decided, if this was the moment."""
+        if self.selection is None or self.learner.selection.at != "step":
+            return None
+        return offer_step(self, new, task)
 
-    def end_task(self, task: Task) -> None:
-        """Called once after a task's last phase."""
-        if self.selection is not None and self.learner.selection.at == "task":
-            offer_task(self.learner, task)
+    def end_task(self, task: Task) -> Placement | None:
+        """Called once after a task's last phase. Gives what the memory decided, if this was the
+        moment."""
+        if self.selection is None or self.learner.selection.at != "task":
+            return None
+        return offer_task(self, task)
+
+    def column_values(self, stored: Batch) -> Mapping[str, Tensor]:
+        """The values of the method's columns for raw examples that are about to be stored; unless
+        it says otherwise, outputs and features are those of the model as it stands."""
+        looks: dict[str, Callable[[Tensor], Tensor]] = {
+            "outputs": self.learner.outputs,
+            "features": self.learner.features,
+        }
+        values = {}
+        with evaluating(self.learner.model), torch.no_grad():
+            for column in self.columns:
+                if isinstance(column.of, str) and column.of in looks and stored.size:
+                    inputs = self.learner.plain(stored).inputs
+                    values[column.name] = looks[column.of](inputs).cpu()
+        return values
 
     def forget(self, ids: Tensor) -> None:  # noqa: B027 - most methods keep no example
         """Drop what the method itself keeps of the examples of these ids."""
@@ -98,7 +118,10 @@ class Method(ABC):
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         if state:
-            raise UserError("the checkpoint holds a state that this method does not have.")
+            raise UserError(
+                "what was stored was written by a version of metasp whose method kept other things "
+                f"({', '.join(sorted(state))}): continue with that version, or start anew."
+            )
 
 
 def rehearsal_phases(learner: Learner, examples: Examples) -> list[Phase]:
@@ -122,18 +145,28 @@ def batch_bounds(size: int, batch_size: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], size]))
 
 
-def offer_step(learner: Learner, new: Batch, task: Task) -> None:
+def offer_step(
+    method: Method, new: Batch, task: Task, redundancy: Tensor | None = None
+) -> Placement:
     """Let the run's selection decide about a batch, and write what it decided."""
-    plan = learner.plan
+    learner = method.learner
     offer = Offer(
-        new.labels.cpu(), new.ids, task.index, plan.tasks, shared_classes=plan.shared_classes
+        new.labels.cpu(),
+        new.ids,
+        task.index,
+        learner.plan.tasks,
+        redundancy=redundancy,
+        shared_classes=learner.plan.shared_classes,
     )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
-    learner.memory.apply(placement, new, task.index)
+    store(method, placement, new.at(placement.chosen), task)
+    learner.memory.offered += new.size
+    return placement
 
 
-def offer_task(learner: Learner, task: Task) -> None:
+def offer_task(method: Method, task: Task) -> Placement:
     """Let the run's selection decide about a whole task, and write what it decided."""
+    learner = method.learner
     examples, plan, ledger = task.train, learner.plan, learner.ledger
     means, loss = torch.from_numpy(ledger.means(examples.ids)), ledger.quantities.index("loss")
     influence = means[:, FUSED]
@@ -150,9 +183,17 @@ def offer_task(learner: Learner, task: Task) -> None:
         shared_classes=plan.shared_classes,
     )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
-    learner.memory.write(placement.slots, examples.take(placement.chosen), task.index)
-    learner.memory.influence[placement.slots] = influence[placement.chosen]
+    known = influence[placement.chosen]
+    store(method, placement, examples.take(placement.chosen), task, influence=known)
     learner.memory.offered += len(examples)
+    return placement
+
+
+def store(method: Method, placement: Placement, rows: Batch, task: Task, **columns: Tensor) -> None:
+    """Write the chosen rows with what the selection and the method keep of each."""
+    own = method.column_values(rows)
+    values = {**placement.columns, **own, **columns}
+    method.learner.memory.write(placement.slots, rows, task.index, **values)
 
 
 def points(learner: Learner, examples: Examples) -> Callable[[Tensor], Tensor]:

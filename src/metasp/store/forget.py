@@ -19,7 +19,9 @@ from metasp.store.run_tables import command_for, write_table
 FORMAT = 1
 LAST = int(np.iinfo(np.int64).max)  # the largest id
 RECORD = "forgotten.json"
-BLANK = {"inputs": 0, "labels": 0, "ids": -1, "tasks": -1, "entered": -1, "influence": np.nan}
+SLOTS, COUNTERS = "memory/ids", "memory/counters"  # all else below memory/ has a row per slot
+EMPTY = -1  # the id in an empty slot
+LISTED = {"ids": "id", "labels": "label", "tasks": "task"}
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -76,12 +78,11 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
     """A checkpoint's arrays without the examples of these ids: empty slots of the memory, no rows
     of the ledger, nor of what a method keeps by id (`x` beside `x_ids`)."""
     kept = dict(arrays)
-    slots = np.isin(arrays["memory/ids"], ids) if "memory/ids" in arrays else None
-    for name, blank in BLANK.items():
-        if f"memory/{name}" in arrays:
-            column = arrays[f"memory/{name}"].copy()
-            column[slots] = blank
-            kept[f"memory/{name}"] = column
+    slots = np.isin(arrays[SLOTS], ids) if SLOTS in arrays else None
+    for name in slot_columns(arrays):
+        column = arrays[name].copy()
+        column[slots] = EMPTY if name == SLOTS else 0  # restoring makes blanks of empty slots
+        kept[name] = column
     for name in arrays:
         if name == "ledger/ids":
             rows, names = ~np.isin(arrays[name], ids), ["ledger/ids", "ledger/sums"]
@@ -94,6 +95,11 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
     return kept
 
 
+def slot_columns(arrays: Arrays) -> list[str]:
+    """The arrays of a checkpoint that hold a row for each slot of the memory."""
+    return [name for name in arrays if name.startswith("memory/") and name != COUNTERS]
+
+
 def memory_of(run: Path) -> dict[str, Sequence[Any]]:
     """The columns of what a run's memory holds, as of its last checkpoint."""
     found, unsound = load_latest(run / "checkpoint")
@@ -102,13 +108,14 @@ def memory_of(run: Path) -> dict[str, Sequence[Any]]:
             f"all checkpoints of {run} are damaged, and the memory with them: make the run again "
             f"with `{command_for(run)}`."
         )
-    if found is None or "memory/ids" not in found.arrays:
+    if found is None or SLOTS not in found.arrays:
         raise UserError(f"{run} has no checkpoint yet: let it run, or look at a finished run.")
-    slots = np.nonzero(found.arrays["memory/ids"] >= 0)[0]
-    names = {"id": "ids", "label": "labels", "task": "tasks", "entered": "entered"}
-    columns: dict[str, Sequence[Any]] = {"slot": slots.tolist()}
-    for name, stored in {**names, "influence": "influence"}.items():
-        columns[name] = found.arrays[f"memory/{stored}"][slots].tolist()
+    slots = np.nonzero(found.arrays[SLOTS] != EMPTY)[0]
+    columns: dict[str, Sequence[Any]] = {"slot": slots.tolist(), "id": [], "label": []}
+    for stored in slot_columns(found.arrays):
+        name, values = stored.removeprefix("memory/"), found.arrays[stored]
+        if name == "labels" or (values.ndim == 1 and name != "inputs"):
+            columns[LISTED.get(name, name)] = values[slots].tolist()
     return columns
 
 

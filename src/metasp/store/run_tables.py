@@ -44,10 +44,11 @@ MEMORY = pa.schema(
         ("task", pa.int64()),
         ("entered", pa.int64()),
         ("influence", pa.float64()),
+        ("pinned", pa.bool_()),
     ]
 )
 
-MAY_LACK = ("loss", "predicted", "influence")  # values that are not always known
+MAY_LACK = ("loss", "predicted", "influence", "pinned")  # values that are not always known
 
 
 def influence_of(run: Path, columns: Sequence[str]) -> pa.Table | None:
