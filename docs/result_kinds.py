@@ -11,16 +11,16 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
+from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import Configuration, Group, flat, group
 from metasp.reports.figures import Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
 from metasp.reports.figures.style import LOOK
-from metasp.reports.records import SCENARIOS, gather
+from metasp.reports.records import gather
 from metasp.reports.render import markdown, md, pipes
 from metasp.reports.scores import Comparison, score_tables
 from metasp.reports.statistics import holm, paired
 from metasp.reports.suspects import WAYS
-from metasp.reports.table import SCENARIO_WORDS
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs/images/results"
@@ -157,7 +157,8 @@ def differences(title: str, found: list[tuple[str, Configuration, Configuration]
     columns = [("class_il", "A_inf"), ("class_il", "A_1"), ("task_il", "A_inf")]
     tests = [[paired(a.scores(*c), b.scores(*c)) for c in columns] for _, a, b in found]
     corrected = [holm([row[i].p or 1.0 for row in tests]) for i in range(len(columns))]
-    head = ["difference", "pairs", "class-IL A_∞", "class-IL A_1", "task-IL A_∞"]
+    words = [f"{SCENARIO_WORDS[scenario]} {METRICS[name].name}" for scenario, name in columns]
+    head = ["difference", "pairs", *words]
     lines = ["", f"*{md(title)}*", "", pipes(head), pipes(["---", *["---:"] * 4])]
     for place, ((words, _, _), row) in enumerate(zip(found, tests)):
         cells = [difference(test, corrected[i][place]) for i, test in enumerate(row)]
@@ -217,7 +218,7 @@ def rates(name: str) -> str:
     for record in gather([RESULTS / name]).records:
         rows = [name for name, must in NAMES.items() if fits(record.spec, must)]
         label = rows[0] if rows else str(record.spec["method"])
-        both = sum(record.score(s, "A_inf") or 0.0 for s in ("class_il", "task_il")) / 2
+        both = sum(record.score(s, "A_inf") or 0.0 for s in SCENARIOS) / 2
         column = tried.setdefault(label, {})
         column.setdefault(float(record.spec["lr"]), 0.0)
         column[float(record.spec["lr"])] += both

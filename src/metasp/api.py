@@ -57,4 +57,4 @@ def run(
     experiment = prepare(spec, place, where, stream, force=force)
     if not experiment.finished:
         follow(experiment.events(), experiment, text_console(quiet=quiet))
-    return {"run": str(experiment.directory.path), **(experiment.directory.result() or {})}
+    return {"run": str(experiment.directory.path), **(experiment.directory.outcome() or {})}

@@ -4,7 +4,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from metasp.engine import Trainer, build_trainer
 from metasp.engine.from_spec import complete
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
-from metasp.metrics import scores
+from metasp.metrics import SCENARIOS, scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.forget import marked
@@ -140,10 +140,10 @@ def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:
     before = {e["task"]: e for e in tests if e["before"]}
     width = len(after)
     result: dict[str, Any] = {}
-    for scenario in ("class_il", "task_il"):
+    for scenario in SCENARIOS:
         matrix = [[*e[scenario], *[None] * (width - len(e[scenario]))] for e in after]
         start = [before[e["task"]][scenario][0] for e in after]
-        result[scenario] = {"matrix": matrix, "before": start, **asdict(scores(matrix, start))}
+        result[scenario] = {"matrix": matrix, "before": start, **scores(matrix, start)}
     steps = [e for e in events if e["event"] == StepTaken.__name__]
     kinds = sorted({e["kind"] for e in steps})
     per_step = {k: float(np.median([e["seconds"] for e in steps if e["kind"] == k])) for k in kinds}

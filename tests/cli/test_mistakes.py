@@ -81,8 +81,8 @@ def test_a_garbled_result_is_said_and_listed_as_damaged(content, tiny, capsys):
 
 GARBLED = [
     (("seconds", "total"), float("nan")),
-    (("class_il", "S"), [[]]),
-    (("task_il", "P"), [None] * 5),
+    (("class_il", "matrix"), [[]]),
+    (("task_il", "before"), [None] * 5),
     (("class_il", "matrix", 1, 0), float("inf")),
     (("class_names",), 5),
 ]

@@ -1,6 +1,5 @@
 """Run directories made in tests: real files with made-up numbers."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +42,7 @@ def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 
         result[scenario] = {
             "matrix": matrix,
             "before": [0.0] * tasks,
-            **asdict(scores(matrix, [0.0] * tasks)),
+            **scores(matrix, [0.0] * tasks),
         }
     seconds = {"total": 10.0 * level, "per_step": {"plain": 0.001, "rehearse": 0.01 * level}}
     result["seconds"] = {**seconds, "steps": {"plain": 5, "rehearse": 5}}

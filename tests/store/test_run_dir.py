@@ -8,6 +8,7 @@ import pytest
 
 from metasp.errors import UserError
 from metasp.experiment import Interrupted
+from metasp.metrics import SCENARIOS
 from metasp.store.checkpoints import load_latest
 from tests.helpers import assert_same_run, finish, metasp
 
@@ -192,7 +193,7 @@ def test_a_damaged_result_is_one_sentence(tiny):
         run.result()
 
 
-@pytest.mark.parametrize("lost", [("seconds",), ("class_il", "BWT"), ("task_il", "S")])
+@pytest.mark.parametrize("lost", [("seconds",), ("class_il", "matrix"), ("task_il", "before")])
 def test_a_result_that_lacks_something_is_one_sentence(tiny, lost):
     run = finish(tiny())
     result = run.result()
@@ -201,6 +202,15 @@ def test_a_result_that_lacks_something_is_one_sentence(tiny, lost):
     (run.path / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match=f"lacks or garbles {lost[0]}"):
         run.outcome()
+
+
+def test_scores_follow_from_the_accuracies_alone(tiny):
+    run = finish(tiny())
+    whole, bare = run.outcome(), run.result()
+    for scenario in SCENARIOS:
+        bare[scenario] = {key: bare[scenario][key] for key in ("matrix", "before")}
+    (run.path / "result.json").write_text(json.dumps(bare))
+    assert run.outcome() == whole
 
 
 def test_force_that_is_cut_short_leaves_an_unfinished_run(tiny, monkeypatch):

@@ -98,18 +98,19 @@ def selections() -> Rows:
 
 
 def stored(runs: Path) -> Rows:
+    from metasp.metrics import METRICS
     from metasp.store import runs_in
 
-    rows = []
+    rows, score = [], f"class-IL {METRICS['A_inf'].name}"
     for run in runs_in(runs):
         try:
             result = run.outcome()
         except UserError as error:
-            rows.append({"run": run.path.name, "state": "damaged", "class-IL A_∞": str(error)})
+            rows.append({"run": run.path.name, "state": "damaged", score: str(error)})
             continue
-        score = f"{100 * result['class_il']['A_inf']:.2f}" if result else ""
+        value = f"{100 * result['class_il']['A_inf']:.2f}" if result else ""
         state = "finished" if result else "unfinished"
-        rows.append({"run": run.path.name, "state": state, "class-IL A_∞": score})
+        rows.append({"run": run.path.name, "state": state, score: value})
     return rows
 
 

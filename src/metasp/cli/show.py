@@ -12,6 +12,7 @@ from rich.table import Table
 from metasp.cli.terminal import printable
 from metasp.engine.clock import Clock
 from metasp.events import Evaluated, Event, StepTaken
+from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 
 
 def follow(events: Iterator[Event], run: Any, console: Console) -> None:
@@ -61,14 +62,13 @@ def task_row(event: Evaluated, tasks: int) -> str:
 
 
 def score_table(result: Mapping[str, Any]) -> Table:
-    """A_1, A_∞, A_m and BWT of both scenarios, in percent."""
+    """Every metric of both scenarios, in percent."""
     table = Table(title="scores, %", title_justify="left")
     table.add_column("scenario")
-    for name in ("A_1", "A_∞", "A_m", "BWT"):
-        table.add_column(name, justify="right")
-    for scenario, words in (("class_il", "class-IL"), ("task_il", "task-IL")):
-        entry = result[scenario]
-        cells = [entry[key] for key in ("A_1", "A_inf", "A_m", "BWT")]
+    for metric in METRICS.values():
+        table.add_column(metric.name, justify="right")
+    for scenario, words in SCENARIO_WORDS.items():
+        cells = [result[scenario][name] for name in METRICS]
         table.add_row(words, *("–" if c is None else f"{100 * c:.2f}" for c in cells))
     return table
 
@@ -77,11 +77,12 @@ def balance_table(result: Mapping[str, Any]) -> Table:
     """Stability (mean over the old tasks) and Plasticity of each task, in percent."""
     table = Table(title="Stability and Plasticity per task, %", title_justify="left")
     table.add_column("task")
-    for words in ("class-IL S", "class-IL P", "task-IL S", "task-IL P"):
-        table.add_column(words, justify="right")
+    for words in SCENARIO_WORDS.values():
+        table.add_column(f"{words} S", justify="right")
+        table.add_column(f"{words} P", justify="right")
     for task in range(len(result["class_il"]["P"])):
         cells = []
-        for scenario in ("class_il", "task_il"):
+        for scenario in SCENARIOS:
             changes = result[scenario]["S"][task]
             cells.append(f"{100 * sum(changes) / len(changes):.1f}" if changes else "–")
             cells.append(f"{100 * result[scenario]['P'][task]:.1f}")

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
-from metasp.metrics import scores
+from metasp.metrics import METRICS, SCENARIOS
 from metasp.store import RunDir
 
-SCENARIOS = ("class_il", "task_il")
-METRICS = ("A_1", "A_inf", "A_m", "BWT")
 TOLERANCE = 1e-9
 GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 
@@ -46,9 +44,10 @@ class Record:
         return f"{version}+{made['code']}" if "code" in made else version
 
     def score(self, scenario: str, metric: str) -> float | None:
-        """A score in percent; BWT is None for a single task."""
-        value = self.result[scenario][metric]
-        return None if value is None else 100 * float(value)
+        """A score in percent, from the accuracies; None where the metric has no such number."""
+        entry = self.result[scenario]
+        value = METRICS[metric].of(entry["matrix"], entry["before"])
+        return None if value is None else 100 * value
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,13 @@ def check(record: Record) -> None:
     str(record.code), bool(record.result.get("forgotten", {}).get("undisturbed"))
     for scenario in SCENARIOS:
         entry = record.result[scenario]
-        true = scores(entry["matrix"], entry["before"])
-        for metric in METRICS:
-            stored, derived = entry[metric], getattr(true, metric)
+        for name, metric in METRICS.items():
+            derived = metric.of(entry["matrix"], entry["before"])
+            stored = entry.get(name, derived)  # what a run says of itself must not contradict it
             if (stored is None) != (derived is None) or (
-                stored is not None and not abs(stored - derived) <= TOLERANCE  # NaN is neither
+                derived is not None and not abs(stored - derived) <= TOLERANCE  # NaN is neither
             ):
-                raise Unusable(f"its {metric} ({scenario}) does not follow from its matrix")
+                raise Unusable(f"its {name} ({scenario}) does not follow from its matrix")
 
 
 def digest_of(spec: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from metasp.metrics import METRICS
 from metasp.reports.table import Cell, Table
 
 TEX = {
@@ -36,7 +37,6 @@ TEX = {
     "–": "--",
     "−": r"$-$",
 }
-TEX_WORDS = {"A_1": "$A_1$", "A_∞": r"$A_\infty$", "A_m": "$A_m$"}
 
 
 def terminal(tables: Sequence[Table]) -> RenderableType:
@@ -95,8 +95,9 @@ def latex(tables: Sequence[Table]) -> str:
 
 
 def tex(text: str) -> str:
-    if text in TEX_WORDS:
-        return TEX_WORDS[text]
+    for metric in METRICS.values():
+        if text == metric.name:
+            return metric.tex
     return "".join(TEX.get(sign, sign) for sign in " ".join(text.split()))
 
 

@@ -5,19 +5,11 @@ from math import isfinite
 from typing import Any
 
 from metasp.errors import UserError, unknown
+from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import UPPER_BOUND, Configuration, Group, common_ground
 from metasp.reports.paper import PROTOCOL, Published, as_published, main_results, published
-from metasp.reports.records import METRICS, SCENARIOS
 from metasp.reports.statistics import Paired, Summary, holm, paired, summarise
-from metasp.reports.table import (
-    BETTER,
-    METRIC_WORDS,
-    SCENARIO_WORDS,
-    WORSE,
-    Cell,
-    Table,
-    plus_minus,
-)
+from metasp.reports.table import BETTER, WORSE, Cell, Table, plus_minus
 
 LEVEL = 0.05
 REFERENCE = "metasp-rehsel"
@@ -84,7 +76,7 @@ def score_table(group: Group, scenario: str, how: Comparison) -> Table:
     )
     header = ["method", "seeds"]
     for metric in METRICS:
-        header.append(METRIC_WORDS[metric])
+        header.append(METRICS[metric].name)
         header += ["published (difference)"] if metric in with_paper else []
     data = tuple(plain(group, scenario, e, how.holm) for column in columns for e in column)
     title = f"{group.title}: {SCENARIO_WORDS[scenario]}, %"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
+from metasp.metrics import METRICS, SCENARIO_WORDS
 from metasp.reports.configurations import Configuration, Group, common_ground
 from metasp.reports.paper import (
     METHODS,
@@ -19,7 +20,7 @@ from metasp.reports.paper import (
 from metasp.reports.records import Record
 from metasp.reports.scores import seeds_text, version_note
 from metasp.reports.statistics import Summary, summarise
-from metasp.reports.table import METRIC_WORDS, SCENARIO_WORDS, Cell, Table, plus_minus
+from metasp.reports.table import Cell, Table, plus_minus
 
 ABLATIONS = ("random", "rehsel-without-cluster", "rehsel-without-influence", "rehsel")
 COUNTS = ("true_positive", "true_negative", "false_positive", "false_negative")
@@ -150,10 +151,10 @@ def ablations(group: Group) -> list[Configuration]:
 
 
 def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
-    metrics = ("A_1", "A_inf", "A_m")
     figures = {
         (r["benchmark"], r["scenario"], r["selection"]): r for r in rows("rehearsal_selection")
     }
+    metrics = [name for name in METRICS if name in next(iter(figures.values()))]
     place = (published_stream(group.rows[0]), SCENARIOS[scenario])
     known = paper and group.memory == PUBLISHED_MEMORY and any(key[:2] == place for key in figures)
     chosen = ablations(group)
@@ -188,7 +189,7 @@ def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
         lines.append(tuple(line))
     header = ["memory keeps", "seeds"]
     for metric in metrics:
-        header += [METRIC_WORDS[metric], *(["published (difference)"] if known else [])]
+        header += [METRICS[metric].name, *(["published (difference)"] if known else [])]
     notes = [f"mean ± standard deviation over seeds; {common_ground(chosen)}."]
     notes += [f"no published figures for {group.title}."] if paper and not known else []
     title = f"{group.title}: what the memory keeps, {SCENARIO_WORDS[scenario]}, %"

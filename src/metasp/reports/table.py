@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BETTER, WORSE = "●", "○"
-SCENARIO_WORDS = {"class_il": "class-IL", "task_il": "task-IL"}
-METRIC_WORDS = {"A_1": "A_1", "A_inf": "A_∞", "A_m": "A_m", "BWT": "BWT"}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from metasp.errors import UserError
 from metasp.events import STORED, Event, TaskFinished, as_record
+from metasp.metrics import SCENARIOS, scores
 from metasp.spec import RunSpec
 from metasp.store import forget
 from metasp.store.checkpoints import (
@@ -35,24 +36,16 @@ from metasp.store.run_tables import (
 
 Columns = Mapping[str, Sequence[Any]]
 
+GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
+
 
 def whole_scores(entry: Any) -> bool:
-    """Whether these are the scores of a scenario."""
-    match entry:
-        case {
-            "A_1": float(),
-            "A_inf": float(),
-            "A_m": float(),
-            "BWT": float() | None,
-            "matrix": list(matrix),
-            "S": list(changes),
-            "P": list(gains),
-        }:
-            return len(matrix) == len(changes) == len(gains) and all(
-                isinstance(row, list) and all(isinstance(value, float) for value in row)
-                for row in (gains, *changes)
-            )
-    return False
+    """Whether all scores of a scenario follow from what is stored of it."""
+    try:
+        found = scores(entry["matrix"], entry["before"])
+    except GARBLED:
+        return False
+    return is_finite(found)
 
 
 def whole_seconds(entry: Any) -> bool:
@@ -140,7 +133,8 @@ class RunDir:
         return result if isinstance(result, dict) else None
 
     def outcome(self) -> dict[str, Any] | None:
-        """The stored result, or one sentence about what it lacks of what every result has."""
+        """The stored result with its scores, which follow from the stored accuracies; or one
+        sentence about what it lacks of what every result has."""
         result = self.result()
         if result is None:
             return None
@@ -150,7 +144,8 @@ class RunDir:
                     f"{self.path / 'result.json'} is damaged (it lacks or garbles {part}): "
                     f"make the run again with `{command_for(self.path)}`."
                 )
-        return result
+        derived = {s: scores(result[s]["matrix"], result[s]["before"]) for s in SCENARIOS}
+        return {**result, **{s: {**result[s], **derived[s]} for s in SCENARIOS}}
 
     def append(self, event: Event) -> None:
         """Add an event to the log; what it carries as columns goes to its own file."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from metasp.errors import UserError, unknown
 from metasp.events import Event, TaskFinished, as_record
+from metasp.metrics import SCENARIOS
 from metasp.store import RunDir
 from metasp.trackers.numbers import heat_map, scalars_of, scores_of, spread_of
 from metasp.trackers.pictures import pictures_of
@@ -68,7 +69,7 @@ class Track:
     def finish(self, run: RunDir, result: Mapping[str, Any]) -> None:
         """The scores of a finished run, and the figures that one run is enough for."""
         scores, figures = scores_of(result), pictures_of(run, result)
-        for scenario in ("class_il", "task_il"):
+        for scenario in SCENARIOS:
             figures[f"{scenario}_matrix"] = heat_map(result[scenario]["matrix"], scenario)
         self._each(methodcaller("scalars", scores, self.step))
         for name, figure in figures.items():
@@ -124,7 +125,7 @@ def retold(run: RunDir, kinds: Sequence[type[Tracker]]) -> None:
 
 
 def end(track: Track, run: RunDir) -> None:
-    result = run.result()
+    result = run.outcome()
     if result is not None:
         track.finish(run, result)
     track.close(finished=result is not None)

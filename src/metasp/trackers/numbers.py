@@ -5,8 +5,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
+
 QUANTITIES = ("stability", "plasticity", "fused")
-WORDS = {"class_il": "class-IL", "task_il": "task-IL"}
 KNOWN = {"event", "task", "epoch", "step", "kind", "seconds"}
 
 
@@ -18,7 +19,7 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
     if record["event"] != "Evaluated":
         return {}
     values = {}
-    for scenario in ("class_il", "task_il"):
+    for scenario in SCENARIOS:
         if record["before"]:
             values[f"before/{scenario}"] = float(record[scenario][0])
             continue
@@ -44,13 +45,14 @@ def spread_of(influence: Mapping[str, Sequence[Any]]) -> dict[str, list[float]]:
 
 
 def scores_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """The final scores that are known: A_1, A_inf, A_m and BWT of both scenarios."""
-    return {
-        f"{scenario}/{name}": float(result[scenario][name])
-        for scenario in ("class_il", "task_il")
-        for name in ("A_1", "A_inf", "A_m", "BWT")
-        if result[scenario][name] is not None
-    }
+    """The final scores that are known: every metric of both scenarios."""
+    found = {}
+    for scenario in SCENARIOS:
+        for name in METRICS:
+            value = result[scenario][name]
+            if value is not None:
+                found[f"{scenario}/{name}"] = float(value)
+    return found
 
 
 def heat_map(matrix: Sequence[Sequence[float | None]], scenario: str) -> Figure:
@@ -68,6 +70,7 @@ def heat_map(matrix: Sequence[Sequence[float | None]], scenario: str) -> Figure:
     ticks = [str(number + 1) for number in range(size)]
     axes.set_xticks(range(size), ticks)
     axes.set_yticks(range(size), ticks)
-    axes.set(xlabel="tested on task", ylabel="after task", title=f"{WORDS[scenario]} accuracy, %")
+    title = f"{SCENARIO_WORDS[scenario]} accuracy, %"
+    axes.set(xlabel="tested on task", ylabel="after task", title=title)
     figure.colorbar(image)
     return figure

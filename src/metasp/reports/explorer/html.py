@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from metasp.errors import UserError
+from metasp.metrics import METRICS
 from metasp.reports.configurations import DATA
 from metasp.reports.explorer.pictures import Material, Missing, packed, short
 from metasp.reports.explorer.points import Points, ids_to_show
@@ -62,6 +63,10 @@ def build_page(
     names = next((r.class_names for r in records if r.class_names), tuple(class_names))
     data = {
         "classes": [str(name) for name in names],
+        "metrics": [
+            {"key": key, "name": m.name, "words": m.words, "help": m.help, "change": m.change}
+            for key, m in METRICS.items()
+        ],
         "pictures": pictures,
         "examples": everything,
         "shown": len(shown),

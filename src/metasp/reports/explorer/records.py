@@ -1,12 +1,12 @@
 """What the page tells of one run, read from its directory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from metasp.metrics import scores
+from metasp.metrics import SCENARIOS, scores
 from metasp.reports.explorer.history import ids_in, memory_history
 from metasp.reports.explorer.points import NEEDED, Points, helped, histograms, side_counts
 from metasp.spec import RunSpec
@@ -14,7 +14,6 @@ from metasp.store import RunDir, open_run
 
 Array = np.ndarray[Any, Any]
 
-SCENARIOS = ("class_il", "task_il")
 EMPTY: Mapping[str, Sequence[Any]] = dict.fromkeys((*NEEDED, "loss", "predicted"), ())
 
 
@@ -69,4 +68,4 @@ def so_far(events: Sequence[Mapping[str, Any]], scenario: str) -> dict[str, Any]
     if not after:
         return None
     matrix = [[*row, *[None] * (len(after) - len(row))] for row in after]
-    return {"matrix": matrix, "before": before, **asdict(scores(matrix, before))}
+    return {"matrix": matrix, "before": before, **scores(matrix, before)}

@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import UPPER_BOUND, Configuration, Group
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look, slug
-from metasp.reports.records import SCENARIOS
 from metasp.reports.statistics import summarise
-from metasp.reports.table import SCENARIO_WORDS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -108,8 +107,8 @@ def one_front(group: Group) -> Drawing:
             draw_front(panel, front)
         for entry, point, rival in zip(data[-len(points) :], points, rivals):
             entry["on_front"] = rival and point in front
-        panel.set(title=SCENARIO_WORDS[scenario], xlabel="A_1: learns, %")
-    axes[0][0].set_ylabel("A_∞: remembers, %")
+        panel.set(title=SCENARIO_WORDS[scenario], xlabel=f"{METRICS['A_1'].name}: learns, %")
+    axes[0][0].set_ylabel(f"{METRICS['A_inf'].name}: remembers, %")
     legend_right(figure, axes[0][0])
     figure.suptitle(f"{group.title} (joint training is a bound, not on the front)", fontsize=9)
     return Drawing(f"front-{group.slug}", figure, data)

@@ -5,14 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import Configuration, Group, Key, flat, identity
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
-from metasp.reports.records import SCENARIOS
 from metasp.reports.special import total_seconds
 from metasp.reports.statistics import summarise
-from metasp.reports.table import METRIC_WORDS, SCENARIO_WORDS
-
-METRICS = ("A_1", "A_inf", "A_m")
 
 
 def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
@@ -82,12 +79,12 @@ def one_effect(
     places = np.arange(len(rows))
     data = []
     for panel, scenario in zip(axes[0], SCENARIOS):
-        for number, metric in enumerate(METRICS):
+        for number, metric in enumerate(m for m in METRICS if not METRICS[m].change):
             found = [summarise(list(row.scores(scenario, metric).values())) for row in rows]
             means = [s.mean if s else np.nan for s in found]
             spread = [(s.std or 0.0) if s else 0.0 for s in found]
             panel.errorbar(places, means, yerr=spread, capsize=2, elinewidth=0.7,
-                           label=METRIC_WORDS[metric],
+                           label=METRICS[metric].name,
                            **line_look(number))  # fmt: skip
             data += [
                 {

@@ -10,10 +10,7 @@ function renderScores(panel) {
   const curve = el('div', { class: 'chart', id: 'curve-chart' });
   parts.push(
     el('div', { class: 'facts' },
-      fact(percent(scenario.A_inf), 'at the end', 'mean over all tasks after the last (A∞)'),
-      fact(percent(scenario.A_1), 'when just learned', 'mean of each task right after training it (A₁)'),
-      fact(percent(scenario.A_m), 'along the way', 'mean over time and tasks seen (Aₘ)'),
-      fact(points100(scenario.BWT), 'change by later tasks', 'points gained or lost since a task was learned (BWT)')),
+      data.metrics.map((m) => fact((m.change ? points100 : percent)(scenario[m.key]), m.words, `${m.help} (${m.name})`))),
     el('h3', {}, 'Accuracy on each task, after each task'),
     el('div', { class: 'scroll' }, matrixTable(scenario.matrix)),
     el('h3', {}, 'Accuracy as tasks come'),
