@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from metasp.experiment import Experiment
 from metasp.store import RunDir
-from metasp.store.checkpoints import load_latest
+from metasp.store.checkpoints import Checkpoint, load_latest
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,10 +23,14 @@ def finish(experiment: Experiment) -> RunDir:
 
 def final_weights(directory: RunDir) -> dict[str, bytes]:
     """Everything in the last checkpoint, as bytes by name."""
+    return {name: value.tobytes() for name, value in last_checkpoint(directory).arrays.items()}
+
+
+def last_checkpoint(directory: RunDir) -> Checkpoint:
     found, damaged = load_latest(directory.path / "checkpoint")
     assert found is not None
     assert not damaged
-    return {name: value.tobytes() for name, value in found.arrays.items()}
+    return found
 
 
 def timeless(directory: RunDir) -> list[dict]:
@@ -33,17 +39,42 @@ def timeless(directory: RunDir) -> list[dict]:
 
 
 def outcome(directory: RunDir) -> dict:
-    """The result without times and machine."""
+    """The scores of a run, and what was asked for."""
     result = directory.result()
     assert result is not None
     return {key: result[key] for key in ("spec", "class_il", "task_il")}
 
 
+def files_of(directory: RunDir) -> set[str]:
+    """What a run consists of, but for its checkpoints, which are counted, and its lock."""
+    paths = directory.path.rglob("*")
+    names = {path.relative_to(directory.path).as_posix() for path in paths if path.is_file()}
+    return {name for name in names if not name.startswith("checkpoint/")} - {"lock"}
+
+
 def assert_same_run(one: RunDir, other: RunDir) -> None:
-    """Same result, same final bits, same events."""
-    assert outcome(one) == outcome(other)
+    """Every stored file says the same, but for times: spec, log, tables, last state, result."""
+    assert files_of(one) == files_of(other)
+    ended, as_well = one.result(), other.result()
+    assert ended.pop("seconds")["steps"] == as_well.pop("seconds")["steps"]
+    assert ended == as_well
     assert timeless(one) == timeless(other)
-    assert final_weights(one) == final_weights(other)
+    for name in files_of(one):
+        if name.endswith(".parquet"):
+            ours, theirs = (pq.read_table(run.path / name) for run in (one, other))
+            assert ours.schema == theirs.schema, name
+            assert repr(ours.to_pydict()) == repr(theirs.to_pydict()), name  # NaN is itself
+        elif name not in ("events.jsonl", "result.json"):
+            assert (one.path / name).read_bytes() == (other.path / name).read_bytes(), name
+    ours, theirs = last_checkpoint(one), last_checkpoint(other)
+    assert ours.arrays.keys() == theirs.arrays.keys()
+    for name, value in ours.arrays.items():
+        assert value.dtype == theirs.arrays[name].dtype, name
+        assert value.shape == theirs.arrays[name].shape, name
+        assert value.tobytes() == theirs.arrays[name].tobytes(), name
+    clocks = ("seconds", "log")  # the length of a log depends on the times in it
+    numbers = ({k: v for k, v in c.numbers.items() if k not in clocks} for c in (ours, theirs))
+    assert next(numbers) == next(numbers)
 
 
 def metasp(*arguments: object, cwd: Path | None = None, **environment: str):

@@ -1,19 +1,32 @@
-"""A process that forks runs and kills them: torch is imported once, every run is a process of its
-own, and every kill is a real SIGKILL. Usage: python -m tests.killing FOLDER SEED METHOD..."""
+"""A process that forks runs and kills them with real SIGKILLs: what a run imports is imported once,
+so that a fork trains at once and a kill can hit it anywhere. It prints one line for each kill:
+method, task and kind of phase of the last step that was stored, or "nothing" if none was.
+Usage: python -m tests.killing FOLDER SEED METHOD..."""
 
+import json
 import os
 import random
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
-import metasp.cli.run  # noqa: F401  imported before the forks, which share it
-from metasp.cli import main
+import sklearn.datasets
+import torch._dynamo  # noqa: F401  as every training imports it on its way
 
-FLAGS = ["--epochs", "2", "--limit-per-class", "24", "--memory", "40", "--threads", "1"]
-# Some methods need a setting to fit a test's patience.
-SHORT = {"gdumb": ["--memory-epochs", "4"], "hal": ["--anchor-steps", "5"]}
+import metasp.cli.resume
+import metasp.cli.run  # noqa: F401
+from metasp.cli import main
+from metasp.methods import METHODS
+from metasp.store.checkpoints import load_latest
+from tests.methods.worlds import TELLING
+
+FLAGS = ["--epochs", "3", "--limit-per-class", "10", "--batch-size", "8", "--memory", "30",
+         "--memory-batch", "8", "--momentum", "0.9", "--lr", "0.02", "--label-noise", "0.1",
+         "--threads", "1", "--checkpoint-seconds", "0"]  # fmt: skip
+EACH = 2  # kills in each kind of phase
+ROUNDS = 5  # runs that may be needed for it where the machine is busy
 
 
 def spawn(arguments: list[str]) -> int:
@@ -32,55 +45,113 @@ def spawn(arguments: list[str]) -> int:
     return pid
 
 
-def wait(pid: int, seconds: float) -> int | None:
-    """The exit code, or None if it is still running after the given time."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    return None
+def finish(pid: int, what: object) -> None:
+    """Wait for the end of a process, which must be a good one."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        raise SystemExit(f"{what} ended with {code}")
 
 
-def run_only(folder: Path) -> Path:
-    (run,) = [path for path in folder.iterdir() if path.is_dir()]
-    return run
+def stored(runs: Path) -> Path | None:
+    """The one run in a folder, if it has begun."""
+    return next((path.parent for path in runs.glob("*/spec.toml")), None)
 
 
-def disturb(folder: Path, arguments: list[str], length: float, dice: random.Random) -> int:
-    """Run, killing at random moments, until it finishes; the number of kills."""
-    kills = 0
-    command = ["run", *arguments]
-    while True:
-        pid = spawn([*command, "--runs", str(folder)] if kills == 0 else command)
-        # From the fifth kill on it is left in peace.
-        code = wait(pid, dice.uniform(0, 0.7 * length) if kills < 4 else 120)
-        if code is not None:
-            if code:
-                raise SystemExit(f"{command} ended with {code}")
-            return kills
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        kills += 1
-        stored = folder.exists() and [p for p in folder.iterdir() if (p / "spec.toml").exists()]
-        if stored:
-            command = ["resume", str(stored[0]), "--checkpoint-seconds", "0.01"]
-        else:
-            command = ["run", *arguments, "--runs", str(folder)]
+def checkpoints(runs: Path) -> int:
+    """How many checkpoints were written so far: one after each step, and one after each task."""
+    return max((int(path.stem) for path in runs.glob("*/checkpoint/*.json")), default=0)
+
+
+def command(runs: Path, arguments: list[str]) -> list[str]:
+    run = stored(runs)
+    if run is None:
+        return ["run", *arguments, "--runs", str(runs)]
+    return ["resume", str(run), "--checkpoint-seconds", "0"]
+
+
+def kill(pid: int, runs: Path, aim: int, delay: float) -> bool:
+    """SIGKILL a while after checkpoint `aim` was stored; whether it was still at work."""
+    while checkpoints(runs) < aim and not over(pid):
+        time.sleep(0.0005)
+    time.sleep(delay)
+    alive = not over(pid)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return alive
+
+
+def over(pid: int) -> bool:
+    """Whether a process has ended; it stays to be waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def last_stored(runs: Path) -> tuple[int, str]:
+    """Task and kind of phase of the last step that a run will not have to do again."""
+    run = stored(runs)
+    found = load_latest(run / "checkpoint")[0] if run else None
+    if run is None or found is None:
+        return 0, "nothing"
+    log = (run / "events.jsonl").read_bytes()[: found.numbers["log"]]
+    events = [json.loads(line) for line in log.splitlines()]
+    step = [event for event in events if event["event"] == "StepTaken"][-1]
+    return step["task"], step["kind"]
+
+
+def aims(kinds: list[str], missing: dict[str, int], dice: random.Random) -> list[int]:
+    """Checkpoints to kill after, ascending: in each kind of phase some, spread over all of it, and
+    one anywhere, perhaps before the first."""
+    chosen = {dice.randrange(len(kinds))}
+    for kind, count in missing.items():
+        places = [number for number, each in enumerate(kinds, 1) if each == kind]
+        for part in range(count):
+            share = places[part * len(places) // count : (part + 1) * len(places) // count]
+            chosen.add(dice.choice(share))
+    return sorted(chosen)
+
+
+def kinds_of(runs: Path) -> list[str]:
+    """The kind of phase that each checkpoint of a finished run was taken in."""
+    run, kinds = stored(runs), list[str]()
+    for line in (run / "events.jsonl").read_text().splitlines() if run else ():
+        event = json.loads(line)
+        if event["event"] == "StepTaken":
+            kinds.append(event["kind"])
+        elif event["event"] == "TaskFinished":
+            kinds.append("end")
+    return kinds
 
 
 def killed_and_whole(folder: Path, method: str, dice: random.Random) -> None:
-    arguments = ["--method", method, *FLAGS, *SHORT.get(method, []), "--checkpoint-seconds", "0.01"]
+    """One run in peace, and as many others as it takes to be killed in each kind of phase."""
+    arguments = ["--method", method, *FLAGS]
+    for name, value in TELLING.get(method, {}).items():
+        flag = "--" + name.replace("_", "-")
+        arguments += [flag] if value is True else [flag, str(value)]
+    if method == "er":
+        arguments += ["--observe", "1"]
+    if METHODS[method].kind.schedules:
+        arguments += ["--rehearse-last", "2"]
     began = time.monotonic()
-    if wait(spawn(["run", *arguments, "--runs", str(folder / method / "whole")]), 120) != 0:
-        raise SystemExit(f"{method} failed undisturbed")
-    length = time.monotonic() - began
-    kills = disturb(folder / method / "killed", arguments, length, dice)
-    print(f"{method} {kills}", flush=True)
+    finish(spawn(command(folder / "whole", arguments)), f"{method} undisturbed")
+    kinds = kinds_of(folder / "whole")
+    length = (time.monotonic() - began) / len(kinds)
+    hits = Counter[str]()
+    for number in range(ROUNDS):
+        missing = {kind: EACH - hits[kind] for kind in set(kinds) - {"end"} if hits[kind] < EACH}
+        if not missing:
+            return
+        runs = folder / f"killed-{number}"
+        for aim in aims(kinds, missing, dice):
+            pid = spawn(command(runs, arguments))
+            if kill(pid, runs, aim, dice.uniform(0, 1.5 * length)):
+                task, kind = last_stored(runs)
+                hits[kind] += 1
+                print(method, task, kind, flush=True)
+        finish(spawn(command(runs, arguments)), f"{method} after its kills")
 
 
 if __name__ == "__main__":
     where, seed, *methods = sys.argv[1:]
+    sklearn.datasets.load_digits()
     for name in methods:
-        killed_and_whole(Path(where), name, random.Random(f"{seed}/{name}"))
+        killed_and_whole(Path(where) / name, name, random.Random(f"{seed}/{name}"))

@@ -12,6 +12,15 @@ from metasp.spec import RunSpec
 BRIEF = {"gdumb": {"memory_epochs": 3}, "hal": {"anchor_steps": 4}}
 """Settings that keep a run short without changing what it does."""
 
+TELLING = {
+    "gdumb": {"memory_epochs": 3, "train_batch": 8},
+    "gmed": {"edit_decay": 0.3},
+    "hal": {"anchor_steps": 4},
+    "metasp": {"every": 2, "running": True, "influence_last": 2},
+    "metasp-rehsel": {"influence_last": 2, "shuffle_influence": True},
+}
+"""Settings under which all that a method keeps across a stop has a say in its result."""
+
 
 def digits(method, **changes):
     """A trainer at the start of split-digits with few examples per class."""
