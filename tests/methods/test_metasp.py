@@ -16,7 +16,7 @@ from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.influence import Influence
 from metasp.memory import Memory, selection
-from metasp.methods.learner import Learner, Plan
+from metasp.methods.learner import Learner, Objective, Plan
 from metasp.methods.weighting import (
     InfluenceWeights,
     as_written,
@@ -29,9 +29,9 @@ from tests.helpers import final_weights, finish, outcome
 SCHEDULED = {"epochs": 3, "selection": "task-balanced"}
 
 
-def zeros(self, learner, batch, old, new):
+def zeros(self, learner, batch, objective, goals):
     none = torch.zeros(batch.size)
-    return None, Influence(none, none, none, 0.5, "none", 1.0, 1.0)
+    return learner.losses(batch), Influence(none, none, "none", 1.0, 1.0)
 
 
 def learned(directory):
@@ -132,6 +132,10 @@ def small_learner(model, optimizer):
     )
 
 
+def plain(learner, batch):
+    return Objective(learner.loss_fn, batch.labels)
+
+
 def test_stability_is_measured_on_earlier_tasks_alone():
     """A reservoir holds examples of the task at hand too."""
     model = net()
@@ -194,7 +198,7 @@ def test_the_weighted_update_by_hand(rule):
 
 
 def influence(s, p):
-    return Influence(torch.tensor(s), torch.tensor(p), torch.zeros(len(s)), 0.0, "", 2.0, 0.5)
+    return Influence(torch.tensor(s), torch.tensor(p), "", 2.0, 0.5)
 
 
 def test_a_given_gamma_is_used_as_it_is():
@@ -219,8 +223,8 @@ def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, rule
     F.cross_entropy(twin(batch.inputs), batch.labels).backward()
     torch.optim.SGD(twin.parameters(), lr=0.1).step()
 
-    def measured(self, learner, batch, old, new):
-        return None, replace(influence(bad, bad), old_loss=1e3)
+    def measured(self, learner, batch, objective, goals):
+        return learner.losses(batch), replace(influence(bad, bad), old_loss=1e3)
 
     monkeypatch.setattr(InfluenceWeights, "measure", measured)
     step = learner.update(batch, InfluenceWeights(rule=rule, gamma=1.0))
@@ -265,9 +269,9 @@ def test_running_weights_come_from_the_mean_of_all_measurements_so_far(monkeypat
     batch = learner.current.take(torch.arange(3))
     measured = [influence([0.3, -0.4, 0.0], [0.1] * 3), influence([0.1, 0.2, 0.5], [0.3] * 3)]
     todo = iter(measured)
-    monkeypatch.setattr(InfluenceWeights, "measure", lambda *_: (None, next(todo)))
-    weigh = InfluenceWeights(running=True, gamma=0.5)
-    first, second = weigh(learner, batch).weights, weigh(learner, batch).weights
+    monkeypatch.setattr(InfluenceWeights, "measure", lambda *_: (learner.losses(batch), next(todo)))
+    weigh, objective = InfluenceWeights(running=True, gamma=0.5), plain(learner, batch)
+    first, second = (weigh(learner, batch, objective).weights for _ in range(2))
     assert torch.allclose(first, released(measured[0], 0.5).weights)
     mean = influence([0.2, -0.1, 0.25], [0.2] * 3)
     assert torch.allclose(second, released(mean, 0.5).weights)
@@ -279,11 +283,11 @@ def test_shuffled_weights_are_the_same_weights_elsewhere():
         model = net()
         learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
         batch = learner.current.take(torch.arange(20))
-        return InfluenceWeights(shuffle=shuffle)(learner, batch).weights
+        return InfluenceWeights(shuffle=shuffle)(learner, batch, plain(learner, batch)).weights
 
-    plain, shuffled = weights(False), weights(True)
-    assert not torch.equal(plain, shuffled)
-    assert torch.equal(plain.sort().values, shuffled.sort().values)
+    ordered, shuffled = weights(False), weights(True)
+    assert not torch.equal(ordered, shuffled)
+    assert torch.equal(ordered.sort().values, shuffled.sort().values)
 
 
 def test_validation_sets_are_drawn_anew_from_memory_and_task():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -16,7 +16,7 @@ from metasp.influence.checks import (
     check_steps,
     enough_values,
 )
-from metasp.influence.fuse import fuse
+from metasp.influence.fuse import Fused, check_gamma, fuse
 from metasp.influence.origin import Origin, kept_random_state, kept_values, shortened
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
@@ -88,12 +88,25 @@ class Influence:
 
     stability: Tensor
     plasticity: Tensor
-    fused: Tensor
-    gamma: float
     path: str
     old_loss: float
     new_loss: float
     own: slice = field(default_factory=lambda: slice(None))
+    fixed_gamma: float | None = None
+
+    @property
+    def fused(self) -> Tensor:
+        """Both influences in one, (n,): the Pareto solution, or as the fixed gamma weighs them."""
+        return self._fusion.fused
+
+    @property
+    def gamma(self) -> float:
+        """The weight of stability in the fused influence."""
+        return self._fusion.gamma
+
+    @cached_property
+    def _fusion(self) -> Fused:  # not before it is asked for: some rules fuse otherwise
+        return fuse(self.stability, self.plasticity, self.fixed_gamma)
 
 
 class Options(TypedDict, total=False):
@@ -135,16 +148,15 @@ def sp_influence(
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
         raise TypeError(f"sp_influence() got an unexpected keyword argument {min(unknown)!r}")
+    check_gamma(options.get("gamma"))
     if options.get("ranks") is not None:
         refuse_synchronised(model)
     goals = {"old goal": old, "new goal": new}
     found = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
     (stability, plasticity), own = (options.get("ranks") or Alone()).gather(found.values)
-    both = fuse(stability, plasticity, options.get("gamma"))
     old_loss, new_loss = found.goal_losses
-    return Influence(
-        stability, plasticity, both.fused, both.gamma, found.path, old_loss, new_loss, own
-    )
+    gamma = options.get("gamma")
+    return Influence(stability, plasticity, found.path, old_loss, new_loss, own, gamma)
 
 
 def example_influence(

@@ -29,11 +29,15 @@ def fuse(stability: Tensor, plasticity: Tensor, gamma: float | None = None) -> F
             f"fuse needs two vectors of one length, got shapes {tuple(stability.shape)} and "
             f"{tuple(plasticity.shape)}: pass one number per example for both."
         )
+    check_gamma(gamma)
     if gamma is None:
         gamma = nearest_gamma(stability, plasticity)
-    elif not 0.0 <= gamma <= 1.0:
-        raise UserError(f"gamma is {gamma}: give a number between 0 and 1, or None to compute it.")
     return Fused(gamma, gamma * stability + (1.0 - gamma) * plasticity)
+
+
+def check_gamma(gamma: float | None) -> None:
+    if gamma is not None and not 0.0 <= gamma <= 1.0:
+        raise UserError(f"gamma is {gamma}: give a number between 0 and 1, or None to compute it.")
 
 
 def nearest_gamma(stability: Tensor, plasticity: Tensor) -> float:

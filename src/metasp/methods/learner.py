@@ -45,17 +45,39 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Objective:
+    """What a step descends: the sum of share × loss over the rows of a prepared batch.
+
+    `loss_fn(outputs, targets)` gives one loss per row and looks at nothing but the row's own
+    outputs and targets. A method with several loss terms gives each row its term: `targets` is then
+    a matrix of floats that says which (label, kind of row, stored logits, …), `shares` (n,) is the
+    weight of each row in the sum (None: a mean), `weighable` (n,) marks the rows whose weight
+    influence may change (None: all), and `goal` makes targets of labels (m,) under which an
+    example has the loss that is to become small."""
+
+    loss_fn: LossFn
+    targets: Tensor
+    shares: Tensor | None = None
+    weighable: Tensor | None = None
+    goal: Callable[[Tensor], Tensor] = lambda labels: labels
+
+    def weights(self, losses: Tensor) -> Tensor:
+        """The weights of the rows where nothing else weighs them, shape (n,)."""
+        return uniform(losses) if self.shares is None else self.shares.to(losses)
+
+
+@dataclass(frozen=True)
 class Weighed:
     """Losses of a batch with their graph alive, the weight of each in the update, both (n,), and
     what else there is to tell."""
 
     losses: Tensor
     weights: Tensor
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-Weigh = Callable[["Learner", Batch], Weighed]
-"""How much each example of a prepared batch counts in the update."""
+Weigh = Callable[["Learner", Batch, Objective], Weighed]
+"""How much each row of a prepared batch counts in the update."""
 
 
 @dataclass
@@ -127,17 +149,17 @@ class Learner:
         occupied = self.memory.occupied
         return occupied[self.memory.tasks[occupied] != self.task]
 
-    def update(self, batch: Batch, weigh: Weigh | None = None) -> Step:
-        """One SGD step on the mean loss of a prepared batch, or on its weighted sum once there is
-        a past to remember: two examples, for BatchNorm needs as many."""
-        weigh = weigh or self.weigh
-        if weigh is None or len(self.past()) < 2:
-            losses = self.losses(batch)
-            weighed = Weighed(losses, uniform(losses), {})
-        else:
-            weighed = weigh(self, batch)
+    def update(
+        self, batch: Batch, weigh: Weigh | None = None, objective: Objective | None = None
+    ) -> Step:
+        """One step on the mean loss of a prepared batch, or on an objective of the method's own;
+        its rows weighted, if anyone weighs them."""
+        objective = objective or Objective(self.loss_fn, batch.labels)
+        weighed = (weigh or self.weigh or unweighed)(self, batch, objective)
         self.descend((weighed.weights * weighed.losses).sum())
-        return Step(float(weighed.losses.detach().mean()), weighed.numbers)
+        losses = weighed.losses.detach()
+        mean = losses.mean() if objective.shares is None else (objective.shares * losses).sum()
+        return Step(float(mean), weighed.numbers)
 
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -168,6 +190,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def unweighed(learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+    """Every row with the share that the method gives it."""
+    losses = objective.loss_fn(learner.outputs(batch.inputs), objective.targets)
+    return Weighed(losses, objective.weights(losses))
 
 
 def uniform(losses: Tensor) -> Tensor:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metasp.influence import Influence, Recorded, fuse, record, sp_influence
-from metasp.methods.learner import Learner, Weighed, uniform
+from metasp.influence import Influence, fuse, record, sp_influence
+from metasp.methods.learner import Learner, Objective, Weighed, unweighed
 from metasp.types import Batch
 
 GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
+BATCHNORM_NEEDS_TWO = 2  # examples of the past: fewer have no statistics
 LONGEST = 2.0  # times the step of plain rehearsal: the most that dividing by the total may make it
 
 
@@ -86,17 +87,19 @@ class InfluenceWeights:
     shuffle: bool = False
     observe: bool = False
 
-    def __call__(self, learner: Learner, batch: Batch) -> Weighed:
+    def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+        if len(learner.past()) < BATCHNORM_NEEDS_TWO:
+            return unweighed(learner, batch, objective)
         old, new = validation_sets(learner, self.validation_old, self.validation_new)
-        recorded, influence = self.measure(learner, batch, old, new)
-        losses = recorded.losses if recorded else learner.losses(batch)
-        plain = uniform(losses)
+        losses, influence = self.measure(learner, batch, objective, (old, new))
+        plain = objective.weights(losses)
         weights, fused, gamma = RULES[self.rule](influence, self.gamma, self.strength)
+        rows = slice(None) if objective.weighable is None else objective.weighable
         if fused.isfinite().all():
-            entries = (influence.stability, influence.plasticity, fused, losses)
-            learner.ledger.add(batch.ids, *entries)
+            entries = (influence.stability, influence.plasticity, fused, losses[rows])
+            learner.ledger.add(batch.ids[rows], *entries)
             if self.running:
-                means = averaged(learner, batch, influence)
+                means = averaged(learner, batch.ids[rows], influence)
                 weights, _, gamma = RULES[self.rule](means, self.gamma, self.strength)
         usable = bool(weights.isfinite().all() and weights.sum() > 0)
         numbers = {"gamma": gamma, "fallback": float(not usable)}
@@ -104,33 +107,66 @@ class InfluenceWeights:
             return Weighed(losses, plain, numbers)
         if self.shuffle:
             weights = weights[torch.randperm(len(weights), generator=learner.streams["shuffle"])]
+        if objective.shares is not None:  # the rule weighs a mean: here each row has a share
+            plain[rows] *= len(weights) * weights
+            weights = plain
         return Weighed(losses, weights, numbers)
 
     def measure(
-        self, learner: Learner, batch: Batch, old: Batch, new: Batch
-    ) -> tuple[Recorded | None, Influence]:
-        """The influences of the batch, and its forward pass if the update can share it."""
-        pair = (batch.inputs, batch.labels)
+        self, learner: Learner, batch: Batch, objective: Objective, goals: tuple[Batch, Batch]
+    ) -> tuple[Tensor, Influence]:
+        """The losses of the batch, by the forward pass that the update shares if it can, and the
+        influence of its weighable rows."""
+        summed = as_mean(objective, batch.size)
+        pair, (old, new) = (batch.inputs, summed.targets), goals
         with eager(learner):
             # In bf16 the influence is still computed in fp32, by a forward pass of its own.
-            recorded = None if learner.bf16 else record(learner.model, learner.loss_fn, pair)
+            recorded = None if learner.bf16 else record(learner.model, summed.loss_fn, pair)
             found = sp_influence(
                 learner.model,
-                learner.loss_fn,
+                summed.loss_fn,
                 batch=pair,
-                old=(old.inputs, old.labels),
-                new=(new.inputs, new.labels),
+                old=(old.inputs, summed.goal(old.labels)),
+                new=(new.inputs, summed.goal(new.labels)),
                 steps=self.steps,
                 optimizer=learner.optimizer,
                 scope=self.scope,
                 recorded=recorded,
             )
-        return recorded, found
+        if recorded is None:
+            losses = summed.loss_fn(learner.outputs(batch.inputs), summed.targets)
+        else:
+            losses = recorded.losses
+        if objective.shares is None:
+            return losses, found
+        scale = (batch.size * objective.shares).to(losses)
+        rows = slice(None) if objective.weighable is None else objective.weighable
+        stability, plasticity = (found.stability / scale)[rows], (found.plasticity / scale)[rows]
+        return losses / scale, replace(found, stability=stability, plasticity=plasticity)
 
 
-def averaged(learner: Learner, batch: Batch, influence: Influence) -> Influence:
+def as_mean(objective: Objective, size: int) -> Objective:
+    """The same objective as a mean over its rows, which is what an influence is measured on: each
+    row's loss times `size` × its share, a number that joins its targets."""
+    if objective.shares is None:
+        return objective
+
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        return targets[:, -1] * objective.loss_fn(outputs, targets[:, :-1])
+
+    def with_factor(targets: Tensor, factor: Tensor) -> Tensor:
+        return torch.cat([targets, factor[:, None].to(targets)], dim=1)
+
+    def goal(labels: Tensor) -> Tensor:
+        targets = objective.goal(labels)
+        return with_factor(targets, torch.ones(len(targets), device=targets.device))
+
+    return Objective(loss_fn, with_factor(objective.targets, size * objective.shares), goal=goal)
+
+
+def averaged(learner: Learner, ids: Tensor, influence: Influence) -> Influence:
     """The mean influence of each example over the batches of this task that it was in."""
-    means = torch.from_numpy(learner.ledger.means(batch.ids)).to(influence.stability)
+    means = torch.from_numpy(learner.ledger.means(ids)).to(influence.stability)
     return replace(influence, stability=means[:, 0], plasticity=means[:, 1])
 
 
