@@ -48,7 +48,7 @@ def test_an_unweighted_update_descends_the_sum_of_share_times_loss():
     grads = torch.autograd.grad(expected, list(model.parameters()))
     aims = [p.detach() - LR * g for p, g in zip(model.parameters(), grads)]
     step = learner.update(batch, objective=objective)
-    assert step.loss == pytest.approx(float(expected), abs=1e-12)
+    assert step.loss == pytest.approx(expected.item(), abs=1e-12)
     for parameter, aim in zip(model.parameters(), aims):
         torch.testing.assert_close(parameter.detach(), aim, rtol=0, atol=1e-12)
 

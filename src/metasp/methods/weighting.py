@@ -108,8 +108,9 @@ class InfluenceWeights:
         if self.shuffle:
             weights = weights[torch.randperm(len(weights), generator=learner.streams["shuffle"])]
         if objective.shares is not None:  # the rule weighs a mean: here each row has a share
-            plain[rows] *= len(weights) * weights
-            weights = plain
+            factors = torch.ones_like(plain)
+            factors[rows] = len(weights) * weights
+            weights = plain * factors
         return Weighed(losses, weights, numbers)
 
     def measure(
