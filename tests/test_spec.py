@@ -37,6 +37,7 @@ def test_digest_sees_every_field():
         "selection": "ring", "rehearse_last": 2, "observe": 1,
         "classes_per_task": (5, 5), "split_by": "order", "image_size": 8, "colour": "grey",
         "label_column": "y", "label_noise": 0.1, "label_noise_scope": "seen",
+        "label_noise_kind": "pairs", "imbalance": 0.5,
         "backbone": "mlp", "width": 8, "epochs": 9,
         "batch_size": 8, "memory_batch": 8, "lr": 0.3, "momentum": 0.9, "weight_decay": 0.1,
         "lr_drop_at": (3,), "lr_drop": 0.5, "augment": False, "augment_memory": False,
@@ -45,6 +46,17 @@ def test_digest_sees_every_field():
     assert set(other) == {entry.name for entry in fields(RunSpec)}
     digests = {RunSpec().digest, *(RunSpec(**{key: value}).digest for key, value in other.items())}
     assert len(digests) == len(other) + 1
+
+
+def test_what_came_late_is_stored_only_where_it_is_used():
+    """The digest of a spec written before a field came must not move."""
+    stored = RunSpec().as_dict()
+    assert not {"label_noise_kind", "imbalance"} & set(stored)
+    dirty = RunSpec(label_noise=0.3, label_noise_kind="junk", imbalance=0.5)
+    assert dirty.as_dict() == stored | {
+        "label_noise": 0.3, "label_noise_kind": "junk", "imbalance": 0.5,
+    }  # fmt: skip
+    assert RunSpec.from_dict(dirty.as_dict()) == dirty
 
 
 def test_a_list_is_as_good_as_a_tuple():

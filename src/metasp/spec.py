@@ -20,9 +20,11 @@ LARGEST = 1e30  # what is computed with in single precision must not overflow th
 
 
 def setting(default: Any, help: str, *, least: float | None = None, most: float | None = None,
-            choices: tuple[str, ...] = ()) -> Any:  # fmt: skip
-    """A dataclass field that carries its help, its bounds and its choices."""
-    about = {"help": help, "least": least, "most": most, "choices": choices}
+            choices: tuple[str, ...] = (), late: bool = False) -> Any:  # fmt: skip
+    """A dataclass field that carries its help, its bounds and its choices. A `late` one came when
+    runs were stored already: at its default it is left out of the stored spec, so that they keep
+    their names, and that default can never change."""
+    about = {"help": help, "least": least, "most": most, "choices": choices, "late": late}
     if callable(default):
         return field(default_factory=default, metadata=about)
     return field(default=default, metadata=about)
@@ -67,9 +69,21 @@ class RunSpec:
     label_noise: float = setting(
         0.0, "Part of the train labels that is replaced by wrong ones.", least=0, most=1
     )
+    label_noise_kind: str = setting(
+        "symmetric",
+        "Wrong labels are any other class; the neighbour's, of every other class (one-sided); "
+        "each class's one other (pairs); or the label stays and the example is one of any other "
+        "class (junk).",
+        choices=("symmetric", "one-sided", "pairs", "junk"),
+        late=True,
+    )
     label_noise_scope: str = setting(
         "task", "Wrong labels are other classes of the task, or of all seen.",
         choices=("task", "seen"),
+    )  # fmt: skip
+    imbalance: float = setting(
+        1.0, "Share of its train examples that every other class of a task keeps.", least=0,
+        most=1, late=True,
     )  # fmt: skip
     method: str = setting("metasp-rehsel", "How to learn; see `metasp list methods`.")
     settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
@@ -121,8 +135,11 @@ class RunSpec:
         return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.")[:60] for part in parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values by name; what is None is left out."""
+        """Plain values by name; without what is None, or late and at its default."""
         values = {key: plain(value) for key, value in asdict(self).items() if value is not None}
+        for entry in fields(self):
+            if entry.metadata.get("late") and values.get(entry.name) == entry.default:
+                del values[entry.name]
         values["settings"] = {k: plain(v) for k, v in self.settings.items() if v is not None}
         return values
 

@@ -1,11 +1,11 @@
-"""A source dealt into tasks as a spec asks for: order, domains, limits and wrong labels."""
+"""A source dealt into tasks as a spec asks for: order, domains, limits and dirt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from metasp.benchmarks.deal import split
-from metasp.benchmarks.noise import Flipped, with_label_noise
+from metasp.benchmarks.noise import Flipped, with_imbalance, with_label_noise, wrong_labels
 from metasp.benchmarks.source import Source
 from metasp.benchmarks.transform import Transform
 from metasp.errors import UserError
@@ -49,11 +49,16 @@ def assemble(source: Source, spec: RunSpec, chosen: Mapping[str, Any] | None = N
         order=given_order(spec.class_order),
         by=spec.split_by,
     )
+    if spec.imbalance < 1:
+        tasks = with_imbalance(tasks, spec.imbalance, streams["imbalance"])
     flipped: Flipped = {}
     if spec.label_noise:
-        tasks, flipped = with_label_noise(
-            tasks, spec.label_noise, spec.label_noise_scope, streams["label-noise"]
+        kind = spec.label_noise_kind
+        name = "label-noise" if kind == "symmetric" else f"label-noise-{kind}"
+        tasks = with_label_noise(
+            tasks, spec.label_noise, kind, spec.label_noise_scope, streams[name]
         )
+        flipped = wrong_labels(tasks, source.train.ids, source.labels)
     transform = Transform(source.mean, source.std, source.crop_padding, source.flip)
     return Benchmark(source, tasks, transform, flipped, chosen or {})
 

@@ -15,7 +15,8 @@ from metasp.spec import RunSpec
 
 PREFIX = "python:"
 SETTINGS = ("classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
-            "colour", "label_noise", "label_noise_scope")  # fmt: skip
+            "colour", "label_noise", "label_noise_kind", "label_noise_scope",
+            "imbalance")  # fmt: skip
 
 
 def split(

@@ -34,14 +34,15 @@ Key = tuple[tuple[str, str], ...]
 # What a run was trained and tested on: runs that differ here are never in one table.
 DATA = (
     "tasks", "classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
-    "colour", "label_column", "label_noise", "label_noise_scope", "data_digest",
+    "colour", "label_column", "label_noise", "label_noise_kind", "label_noise_scope", "imbalance",
+    "data_digest",
 )  # fmt: skip
 APART = ("seed", "benchmark", "memory", "method", *DATA)  # said elsewhere than in labels
 # A method's or backbone's own choice: differs by nature.
 OWNED = ("lr", "momentum", "weight_decay", "selection", "width")
 SPOKEN = (
     "backbone", "width", "epochs", "batch_size", "memory_batch", "limit_per_class", "image_size",
-    "label_noise", "class_order", "classes_per_task",
+    "label_noise", "label_noise_kind", "imbalance", "class_order", "classes_per_task",
 )  # fmt: skip
 UPPER_BOUND = "joint"
 LONGEST = 100  # letters of a file name, without what it shows and of which row

@@ -78,7 +78,7 @@ def build_page(
 
 def stream_of(spec: RunSpec) -> tuple[Any, ...]:
     """What tells the stream of examples of one run from that of another."""
-    drawn = spec.class_order == "shuffled" or spec.label_noise > 0
+    drawn = spec.class_order == "shuffled" or spec.label_noise > 0 or spec.imbalance < 1
     return (*(getattr(spec, name) for name in DATA), spec.seed if drawn else None)
 
 
