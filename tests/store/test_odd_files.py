@@ -170,3 +170,16 @@ def test_ids_can_be_forgotten_before_the_first_checkpoint(tiny, capsys):
     gone = int(experiment.benchmark.tasks[0].train.ids[0])
     assert told(capsys, "memory", "forget", run, gone) == (0, "")
     assert finish(tiny()).result()["forgotten"] == {"examples": 1, "undisturbed": False}
+
+
+def test_a_lock_is_never_a_link(tiny, tmp_path, capsys):
+    run, mine = stopped(tiny, 12).path, tmp_path / "mine"
+    (run / "lock").unlink()
+    (run / "lock").symlink_to(mine)
+    for before in (None, "what is mine"):
+        if before:
+            mine.write_text(before)
+        code, text = told(capsys, "resume", run)
+        assert (code, len(text.splitlines())) == (2, 1)
+        assert "cannot write to" in text
+        assert (mine.read_text() if mine.exists() else None) == before

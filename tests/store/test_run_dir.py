@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -117,7 +118,7 @@ def test_two_processes_never_write_one_run(tiny):
     next(events)
     done = metasp("resume", experiment.directory.path)
     assert done.returncode == 2
-    assert "another process" in done.stderr
+    assert f"another process (pid {os.getpid()})" in done.stderr
     for _ in events:
         pass
     assert experiment.directory.finished

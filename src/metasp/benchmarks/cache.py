@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
+from metasp.folders import cache_folder
 
 FORMAT = 1
 
@@ -59,20 +59,6 @@ class Table:
 
 class Damaged(Exception):
     """A cached file that must not be used."""
-
-
-def cache_folder() -> Path:
-    """Where decoded data is kept: METASP_CACHE, or the user's own cache folder."""
-    if chosen := os.environ.get("METASP_CACHE"):
-        return Path(chosen)
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "metasp"
-    home = Path.home()
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "metasp"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "metasp"
-    return home / ".cache" / "metasp"
 
 
 class Pictures:

@@ -94,7 +94,7 @@ def influence_table(memory: Memory, history: Ledger, tasks: Iterable[Task]) -> p
     return pa.table(columns)
 
 
-def numbers(values: Any) -> pa.Array:
+def numbers(values: Any) -> pa.DoubleArray:
     """A column of floats in which NaN, for never measured, is null."""
     return pa.array(np.asarray(values, np.float64).reshape(-1), pa.float64(), from_pandas=True)
 

@@ -104,7 +104,7 @@ def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float
     most suspect (precision), the area under the ROC curve, and the part that was scored."""
     fine = np.isfinite(scores.ways[way])
     values, bad = scores.ways[way][fine], np.isin(scores.ids[fine], list(wrong))
-    count, others = int(bad.sum()), int((~bad).sum())
+    count = int(bad.sum())
     result: dict[str, float | None] = {
         "precision": None,
         "area": None,
@@ -113,8 +113,8 @@ def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float
     if count:
         top = np.argsort(-values, kind="stable")[:count]
         result["precision"] = float(bad[top].mean())
-    if count and others:
-        # The Mann-Whitney statistic: how often a wrong one ranks above a right one.
-        above = rankdata(values)[bad].sum() - count * (count + 1) / 2
-        result["area"] = float(above / (count * others))
+    if 0 < count < len(bad):
+        from sklearn.metrics import roc_auc_score  # slow to load, and needed for this alone
+
+        result["area"] = float(roc_auc_score(bad, values))
     return result

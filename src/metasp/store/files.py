@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -72,20 +71,26 @@ def sha256(content: bytes) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file for this process alone; the system frees it when the process ends."""
+    """Hold a lock file for this process alone; the system frees it when the process ends. It is
+    never reached through a link, which could name any file of ours."""
+    from filelock import FileLock, Timeout  # only those who write need it
+
+    lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False, on_acquired=_sign)
     with writing(path):
-        # A link could name any file of ours.
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise UserError(
-                f"another process (pid {owner}) is writing {path.parent}: wait for it, or stop it."
-            ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+            held = lock.acquire()
+        except Timeout:
+            held = None
+    if held is None:
+        owner = path.read_text(errors="replace")[:32].strip() or "unknown"
+        raise UserError(
+            f"another process (pid {owner}) is writing {path.parent}: wait for it, or stop it."
+        )
+    with held:
         yield
-    finally:
-        os.close(handle)
+
+
+def _sign(handle: int) -> None:
+    """Say in a lock file who holds it."""
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, str(os.getpid()).encode(), 0)

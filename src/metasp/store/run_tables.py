@@ -11,41 +11,41 @@ import pyarrow.parquet as pq
 from metasp.errors import UserError
 from metasp.store.files import write_atomic
 
-INFLUENCE = pa.schema(
-    [
-        ("task", pa.int32()),
-        ("id", pa.int64()),
-        ("label", pa.int32()),
-        ("source", pa.string()),
-        ("stability", pa.float64()),
-        ("plasticity", pa.float64()),
-        ("fused", pa.float64()),
-        ("loss", pa.float64()),
-        ("count", pa.int64()),
-        ("kept", pa.bool_()),
-        ("predicted", pa.int32()),
-    ]
+
+def schema_of(**columns: pa.DataType) -> pa.Schema:
+    """The columns of a table, in their order."""
+    return pa.schema(columns)
+
+
+INFLUENCE = schema_of(
+    task=pa.int32(),
+    id=pa.int64(),
+    label=pa.int32(),
+    source=pa.string(),
+    stability=pa.float64(),
+    plasticity=pa.float64(),
+    fused=pa.float64(),
+    loss=pa.float64(),
+    count=pa.int64(),
+    kept=pa.bool_(),
+    predicted=pa.int32(),
 )
 
-NOISE = pa.schema(
-    [
-        ("task", pa.int32()),
-        ("id", pa.int64()),
-        ("label", pa.int32()),
-        ("true_label", pa.int32()),
-    ]
+NOISE = schema_of(
+    task=pa.int32(),
+    id=pa.int64(),
+    label=pa.int32(),
+    true_label=pa.int32(),
 )
 
-MEMORY = pa.schema(
-    [
-        ("slot", pa.int64()),
-        ("id", pa.int64()),
-        ("label", pa.int64()),
-        ("task", pa.int64()),
-        ("entered", pa.int64()),
-        ("influence", pa.float64()),
-        ("pinned", pa.bool_()),
-    ]
+MEMORY = schema_of(
+    slot=pa.int64(),
+    id=pa.int64(),
+    label=pa.int64(),
+    task=pa.int64(),
+    entered=pa.int64(),
+    influence=pa.float64(),
+    pinned=pa.bool_(),
 )
 
 MAY_LACK = ("loss", "predicted", "influence", "pinned")  # values that are not always known
@@ -62,8 +62,9 @@ def whole_table(
     run: Path, name: str, schema: pa.Schema, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """A stored table of a run with the columns of its schema, or one sentence."""
+    wanted = None if columns is None else list(columns)
     try:
-        table = pq.read_table(run / name, schema=schema, columns=columns and [*columns])
+        table = pq.read_table(run / name, schema=schema, columns=wanted)
     except (pa.ArrowException, OSError) as error:
         raise damaged(run, name, str(error).splitlines()[0]) from error
     for column in (each for each in table.column_names if each not in MAY_LACK):
