@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from metasp.benchmarks import Benchmark
-from metasp.cli.options import default_data, default_runs
-from metasp.cli.show import follow
-from metasp.cli.terminal import text_console
+from metasp.console import text_console
 from metasp.errors import UserError, unknown
 from metasp.experiment import prepare
+from metasp.folders import default_data, default_runs
 from metasp.methods import METHODS
+from metasp.progress import follow
 from metasp.spec import RunSpec
 
 

@@ -14,7 +14,8 @@ import torch
 
 from metasp.cli import main
 from metasp.cli.options import spec_from
-from metasp.cli.terminal import printable, typed_again
+from metasp.cli.terminal import typed_again
+from metasp.console import printable
 from metasp.experiment import Interrupted
 from metasp.spec import RunSpec
 from metasp.sweeps import local

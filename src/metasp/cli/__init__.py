@@ -104,7 +104,7 @@ def hint(error: click.UsageError) -> str:
 
 
 def fail(message: str, code: int = 2) -> int:
-    from metasp.cli.terminal import printable  # rich comes with it: not for a mere --help
+    from metasp.console import printable  # rich comes with it: not for a mere --help
 
     print(f"metasp: {printable(message)}", file=sys.stderr)
     return code

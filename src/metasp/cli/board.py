@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from metasp.cli.show import duration
+from metasp.console import duration
 from metasp.sweeps.board import Board
 from metasp.sweeps.jobs import Job, Update
 

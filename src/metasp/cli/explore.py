@@ -10,7 +10,8 @@ import click
 import numpy as np
 
 from metasp.cli.options import data_option, json_option
-from metasp.cli.terminal import text_console, typed
+from metasp.cli.terminal import typed
+from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.reports.explorer import Examples, Material, Missing, build_page
 from metasp.reports.explorer.serve import HOST, server_of

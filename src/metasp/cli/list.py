@@ -10,7 +10,8 @@ import click
 from rich.table import Table
 
 from metasp.cli.options import data_option, json_option, runs_option
-from metasp.cli.terminal import text_console, typed
+from metasp.cli.terminal import typed
+from metasp.console import text_console
 from metasp.errors import UserError, unknown
 
 Rows = list[dict[str, str]]

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from metasp.cli.options import json_option
-from metasp.cli.terminal import text_console
+from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.store import RunDir, open_run
 from metasp.store.forget import records

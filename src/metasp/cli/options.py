@@ -1,7 +1,6 @@
 """Command-line flags made from settings dataclasses, so that each is written down once."""
 
 import math
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 import click
 
 from metasp.errors import unknown
+from metasp.folders import DATA_VARIABLE, RUNS, RUNS_VARIABLE
 from metasp.spec import RunSpec, field_types
 
 Command = Callable[..., Any]
 
-RUNS, RUNS_VARIABLE = Path("runs"), "METASP_RUNS"
-DATA_VARIABLE = "METASP_DATA"
 runs_option = click.option(
     "--runs",
     type=click.Path(path_type=Path, file_okay=False),
@@ -56,17 +54,6 @@ track_option = click.option(
     metavar="TOOL",
     help="Show the run in tensorboard or mlflow too; may be given twice.",
 )
-
-
-def default_runs() -> Path:
-    """The folder of runs where nobody names one."""
-    return Path(os.environ.get(RUNS_VARIABLE) or RUNS)
-
-
-def default_data() -> Path | None:
-    """The folder of data sets where nobody names one."""
-    folder = os.environ.get(DATA_VARIABLE)
-    return Path(folder) if folder else None
 
 
 class OneOf(click.Choice[str]):

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
-from metasp.cli.options import OneOf, default_runs
-from metasp.cli.terminal import text_console
+from metasp.cli.options import OneOf
+from metasp.console import text_console
 from metasp.errors import UserError
+from metasp.folders import default_runs
 from metasp.reports.configurations import group
 from metasp.reports.records import Gathered, gather
 from metasp.reports.render import FORMATS, as_json, terminal

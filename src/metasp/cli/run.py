@@ -20,9 +20,11 @@ from metasp.cli.options import (
     spec_options,
     track_option,
 )
-from metasp.cli.show import balance_table, duration, follow, score_table
-from metasp.cli.terminal import text_console, typed_again
+from metasp.cli.show import balance_table, score_table
+from metasp.cli.terminal import typed_again
+from metasp.console import duration, text_console
 from metasp.experiment import Experiment, Interrupted, prepare
+from metasp.progress import follow
 from metasp.store.run_tables import command_for
 from metasp.trackers import retold, tracked, tracker_kind
 

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from metasp.cli.options import json_option
-from metasp.cli.terminal import text_console
+from metasp.console import text_console
 from metasp.errors import UserError, unknown
 from metasp.reports.suspects import WAYS, Scores, quality, score_examples
 from metasp.store import open_run

@@ -12,7 +12,8 @@ from rich.console import Console
 from metasp.cli.board import follow, listing, summary
 from metasp.cli.options import OneOf, checkpoint_option, data_option, json_option, runs_option
 from metasp.cli.run import stop_on_signal
-from metasp.cli.terminal import text_console, typed, typed_again
+from metasp.cli.terminal import typed, typed_again
+from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.spec import RunSpec
 from metasp.sweeps.board import Board

@@ -1,31 +1,7 @@
-"""What goes to the terminal: text as it is, and commands that can be typed again."""
-
-import os
-from typing import Any
+"""What was typed, and commands that can be typed again."""
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-
-from metasp.spec import is_text
-
-PIPED = 240  # columns, where no terminal says how many: a folded name cannot be searched for
-
-
-def text_console(**how: Any) -> Console:
-    """A console that takes names for what they are: `[red]` and `:bug:` are no markup."""
-    console = Console(markup=False, emoji=False, highlight=False, **how)
-    if not console.is_terminal and how.get("width") is None and "COLUMNS" not in os.environ:
-        console.width = PIPED
-    return console
-
-
-def printable(text: str) -> str:
-    """A message with the control characters that names in it may hold written out."""
-    return "".join(
-        sign if sign in "\n\t" or is_text(sign) else sign.encode("unicode_escape").decode()
-        for sign in text
-    )
 
 
 def typed(name: str) -> bool:
