@@ -14,7 +14,7 @@ from benchmarks.timing import Told
 from metasp.cli.options import data_option, json_option
 from metasp.cli.terminal import typed
 
-NAMES = ("engine", "step", "influence", "total", "parallel", "libraries")
+NAMES = ("engine", "step", "herding", "influence", "total", "parallel", "libraries")
 
 
 @click.command()
@@ -27,6 +27,7 @@ def command(name: str, data: Path | None, as_json: bool) -> None:
     \b
       engine     our ER step against a bare hand-written PyTorch loop
       step       one step of every method against one of ER
+      herding    a memory chosen by features, in seconds
       influence  the influence step against ER and against the authors' code
       total      a whole run of MetaSP against one of ER
       parallel   a weighted step split over processes

@@ -147,7 +147,28 @@ def test_gradients_are_clipped():
 
 
 def test_what_it_cannot_do_is_said():
-    with pytest.raises(UserError, match="greedy"):
-        digits("gdumb", selection="class-balanced")
     with pytest.raises(UserError, match="Embedding"):
         restart(nn.Sequential(nn.Embedding(3, 2)), torch.Generator())
+
+
+def test_with_a_selection_at_the_tasks_end_it_looks_by_training_and_starts_anew():
+    trainer = digits("gdumb", selection="herding", epochs=3, settings={"memory_epochs": 2})
+    kinds, held = [], []
+    for event in trainer.run():
+        if type(event).__name__ == "StepTaken" and event.task == 1:
+            if event.kind == "dumb" and "dumb" not in kinds:
+                held = sorted(trainer.learner.memory.labels.tolist())
+            kinds.append(event.kind)
+    assert kinds.count("plain") == 3 * 3
+    assert kinds == sorted(kinds, reverse=True)
+    assert held == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5  # before it is trained on
+    spoiled = digits("gdumb", selection="herding", settings={"memory_epochs": 2})
+    train(spoiled, 6)  # the look at the first task, and nothing of the memory yet
+    other = copy.deepcopy(spoiled)
+    for net in (spoiled, other):
+        net.method.chosen(net.tasks[0])
+    assert torch.equal(weights(spoiled), weights(other))
+    assert spoiled.method.collected == 0
+    before = weights(spoiled)
+    spoiled.method.chosen(spoiled.tasks[0])  # a resumed run asks again
+    assert torch.equal(weights(spoiled), before)

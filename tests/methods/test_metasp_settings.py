@@ -13,6 +13,8 @@ from metasp.methods.metasp import MetaSP, MetaSPSettings, influence_epochs
 from metasp.methods.weighting import validation_sets, validation_size
 from tests.helpers import finish, outcome
 from tests.methods.test_metasp import net, small_learner
+from tests.methods.worlds import digits
+from tests.methods.worlds import finish as finish_trainer
 
 
 def test_validation_sizes():
@@ -93,3 +95,16 @@ def test_variants_run(tiny, changes):
     small = {"tasks": 2, "limit_per_class": 16, "batch_size": 16, "memory_batch": 16, "epochs": 5}
     run = tiny(method="metasp", **{**small, "width": 32, **changes})
     assert outcome(finish(run))["task_il"]["A_1"] > 0.5
+
+
+def test_clusters_of_features_by_setting_and_by_name_are_the_same():
+    by_name = digits("metasp-rehsel", selection="rehsel-features")
+    by_setting = digits("metasp-rehsel", settings={"cluster": "features"})
+    published = digits("metasp-rehsel")
+    ids = []
+    for trainer in (by_name, by_setting, published):
+        finish_trainer(trainer)
+        ids.append(trainer.learner.memory.ids.tolist())
+    assert ids[0] == ids[1] != ids[2]
+    with pytest.raises(UserError, match="use rehsel for pixels"):
+        digits("metasp", selection="rehsel-features", settings={"cluster": "pixels"})

@@ -11,7 +11,17 @@ from metasp.memory.rehsel import (
     rehsel_without_cluster,
     rehsel_without_influence,
 )
+from metasp.memory.representative import (
+    RANK,
+    herding,
+    herding_low_influence,
+    herding_low_loss,
+    kmeans_features,
+    kmeans_low_influence,
+    kmeans_low_loss,
+)
 from metasp.memory.selection import (
+    Decide,
     Offer,
     Selection,
     class_balanced,
@@ -24,6 +34,14 @@ from metasp.memory.selection import (
 )
 
 __all__ = ["SELECTIONS", "Column", "Memory", "Offer", "Placement", "Selection", "selection"]
+
+
+def by_features(decide: Decide, help: str, measured: bool = False) -> Selection:
+    """One that keeps what stands for its class, in the order in which it was chosen."""
+    return Selection(
+        decide, "task", help, "features", classes=True, measured=measured, columns=(RANK,)
+    )
+
 
 SELECTIONS: dict[str, Selection] = {
     "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
@@ -45,6 +63,22 @@ SELECTIONS: dict[str, Selection] = {
         "task",
         "class-balanced, of the half of each class with the lower loss",
         classes=True,
+    ),
+    "herding": by_features(herding, "class-balanced, their mean nearest to that of the class"),
+    "herding-low-loss": by_features(
+        herding_low_loss, "the same, of the half of each class with the lower loss"
+    ),
+    "herding-low-influence": by_features(
+        herding_low_influence, "the same, of the half that influence finds helpful", measured=True
+    ),
+    "kmeans-features": by_features(
+        kmeans_features, "class-balanced, nearest to the centre of each cluster of features"
+    ),
+    "kmeans-features-low-loss": by_features(
+        kmeans_low_loss, "the same, of the half of each class with the lower loss"
+    ),
+    "kmeans-features-low-influence": by_features(
+        kmeans_low_influence, "the same, of the half that influence finds helpful", measured=True
     ),
     "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
     "random": Selection(task_balanced, "task", "the paper's name for task-balanced"),

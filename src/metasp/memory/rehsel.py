@@ -44,6 +44,10 @@ def rehsel_filter_by_loss(memory: Memory, offer: Offer, generator: torch.Generat
     return keep_out(memory, offer, generator, offer.loss, offer.held_loss)
 
 
+CLUSTERING = (rehsel, rehsel_without_influence, rehsel_filter, rehsel_filter_by_loss)
+"""The decisions that look at `points`."""
+
+
 def keep_out(
     memory: Memory,
     offer: Offer,

@@ -178,18 +178,24 @@ def low_loss(memory: Memory, offer: Offer, generator: torch.Generator) -> Placem
     """At a task's end: an equal share for each class seen, of new examples at random from the
     half of their class with the lower loss, first those in the lower half of the task too. A wrong
     label is learned last, so few of them enter: the rest only fills a class's share."""
+    held, offered = offer.groups(memory)
+    last = high_loss(offer, offered)
+    return _balanced(memory, held, offer, offered, generator, last)
+
+
+def high_loss(offer: Offer, offered: Tensor) -> Tensor:
+    """How often a row's loss is above the median, of the task and of its class, shape (n,)."""
     if offer.final_loss is None:
         raise UserError(
-            "the selection 'low-loss' needs losses, which a run and a ContinualLearner give it: in "
-            "a loop of your own make an Offer with final_loss, or use class-balanced."
+            "this selection goes by losses, which a run and a ContinualLearner give it: in a loop "
+            "of your own make an Offer with final_loss, or use class-balanced."
         )
-    held, offered = offer.groups(memory)
     loss = offer.final_loss()
     last = (loss > loss.median()).long()  # all rows of a class that is not the task's may be wrong
     for group in set(offered.tolist()):
         own = offered == group
         last[own] += loss[own] > loss[own].median()
-    return _balanced(memory, held, offer, offered, generator, last)
+    return last
 
 
 def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from metasp.backbones import CONSTANT, DRAWN, initialise
 from metasp.errors import UserError
-from metasp.memory import Selection
-from metasp.methods.learner import Step
-from metasp.methods.method import Method, Phase, Settings
+from metasp.memory import Placement
+from metasp.methods.learner import Learner, Step
+from metasp.methods.method import Method, Phase, Settings, offer_task
 from metasp.spec import setting
-from metasp.types import Batch, Task
+from metasp.types import Batch, Examples, State, Task
 
 LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
 
@@ -39,35 +39,60 @@ class GDumb(Method):
     selection = "greedy"
     settings: GDumbSettings
 
-    @classmethod
-    def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
-        if selection.at != "step":
-            raise UserError(
-                "gdumb trains on its memory before the task ends, so its selection must decide "
-                "at every step: use greedy, reservoir or ring."
-            )
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        super().__init__(learner, settings)
+        self.collected = -1  # the last task whose examples the memory has chosen from
+
+    @property
+    def looks(self) -> bool:
+        """Whether what the memory keeps is decided by a model that has learned the task."""
+        return self.learner.selection.at == "task"
 
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
-        """One look at the task to fill the memory, then training on the memory."""
-        learner, settings = self.learner, self.settings
+        """One look at the task to fill the memory, then training on the memory. A selection that
+        decides at a task's end goes by a model, so the look is then plain training."""
+        learner, settings, plan = self.learner, self.settings, self.learner.plan
         held = min(learner.memory.capacity, sum(len(other.train) for other in seen))
+        kind, epochs, cost = ("plain", plan.epochs, 1.0) if self.looks else ("collect", 1, 0.01)
         return [
-            Phase("collect", 1, learner.plan.batch_size, len(task.train), lambda: task.train, 0.01),
+            Phase(kind, epochs, plan.batch_size, len(task.train), lambda: task.train, cost),
             Phase(
                 "dumb",
                 settings.memory_epochs,
                 settings.train_batch,
                 held,
-                learner.memory.examples,
-                settings.train_batch / learner.plan.batch_size,
+                lambda: self.chosen(task),
+                settings.train_batch / plan.batch_size,
                 warm_restarts,
             ),
         ]
 
     def begin_task(self, task: Task) -> None:
+        if not self.looks:
+            self.start_anew()
+
+    def chosen(self, task: Task) -> Examples:
+        """What the memory holds once it has chosen from a task, which it does once."""
+        if self.looks and self.collected < task.index:
+            offer_task(self, task)
+            self.start_anew()
+            self.collected = task.index
+        return self.learner.memory.examples()
+
+    def start_anew(self) -> None:
         """Forget all that was learned: only the memory goes on."""
         restart(self.learner.model, self.learner.streams["restart"])
         self.learner.optimizer.state.clear()
+
+    def end_task(self, task: Task) -> Placement | None:
+        """The memory has decided before it was trained on."""
+        return None
+
+    def state(self) -> State:
+        return {"collected": torch.tensor(self.collected)} if self.looks else {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.collected = int(state["collected"]) if self.looks else -1
 
     def step(self, new: Batch, phase: Phase) -> Step:
         if phase.kind == "collect":

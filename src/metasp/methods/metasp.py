@@ -4,13 +4,15 @@ The variants differ by settings alone: with selection by influence (RehSel), or 
 on Stability or on Plasticity only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, final
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from metasp.errors import UserError, unknown
+from metasp.memory import Selection
+from metasp.memory.rehsel import CLUSTERING
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.methods.weighting import InfluenceWeights
@@ -52,6 +54,11 @@ class MetaSPSettings(Settings):
     every: int = setting(
         1, "Compute influence at every k-th step; plain rehearsal between.", least=1
     )
+    cluster: str | None = setting(
+        None,
+        "What RehSel clusters; default: what the selection says (rehsel: pixels).",
+        choices=("pixels", "features"),
+    )
     shuffle_influence: bool = setting(
         False, "Control: deal the weights at random within the batch."
     )
@@ -77,8 +84,21 @@ class MetaSP(Method):
     Settings = MetaSPSettings
     selection: ClassVar[str | None] = "task-balanced"
 
+    @classmethod
+    def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
+        wanted, named = settings.cluster, selection.points
+        if wanted is not None and selection.decide not in CLUSTERING:
+            raise UserError(
+                f"cluster is {wanted} but the selection does not cluster the task: leave it out, "
+                "or use rehsel."
+            )
+        if wanted == "pixels" and named == "features":
+            raise UserError("rehsel-features clusters features: use rehsel for pixels.")
+
     def __init__(self, learner: Learner, settings: MetaSPSettings) -> None:
         super().__init__(learner, settings)
+        if settings.cluster is not None and learner is not None:
+            learner.selection = replace(learner.selection, points=settings.cluster)
         if settings.scope is not None and learner is not None:  # None: only to carry settings
             check_scope(learner, settings.scope)
         self.taken = 0
