@@ -1,9 +1,7 @@
 """What one step of each method costs, as a ratio to a step of experience replay."""
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from benchmarks.timing import Told, interleave, machine, part, silent
 from metasp.engine import Trainer
 from metasp.events import StepTaken
 from metasp.methods import METHODS
+from metasp.paper.published import rows as published
 
 TASK = 2  # the third
 MEMORY = 500
@@ -123,8 +122,7 @@ def at_third_task(name: str, backbone: str, width: int) -> Trainer:
 
 def paper_ratios() -> dict[str, float]:
     """The published one-step times as ratios to ER's, by our names."""
-    text = files("metasp").joinpath("paper/data/training_time.csv").read_text(encoding="utf-8")
-    seconds = {r["method"].lower(): float(r["one_step_s"]) for r in csv.DictReader(text.split())}
+    seconds = {r["method"].lower(): float(r["one_step_s"]) for r in published("training_time")}
     return {name: value / seconds["er"] for name, value in seconds.items()}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import Configuration, Group, flat, group
-from metasp.reports.figures import Drawing, draw, save
+from metasp.reports.figures import FIGURES, Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
 from metasp.reports.figures.style import LOOK
 from metasp.reports.records import gather
@@ -243,7 +243,7 @@ def text(path: str) -> str:
 def figure(name: str, kind: str) -> str:
     """The drawings of one kind, written beside the page."""
     lines = []
-    for drawing in draw(kind, groups_of(name)):
+    for drawing in draw(FIGURES[kind], groups_of(name)):
         path = IMAGES / name / f"{drawing.name}.svg"
         if DRAWING:
             save_one(drawing, path)

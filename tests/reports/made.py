@@ -56,3 +56,28 @@ def make_run(runs: Path, level: float = 0.5, version: str = "0.1.0", **changes) 
     with run.open(spec):
         run.finish(result_of(spec, level, version))
     return run.path
+
+
+def varied_settings(folder: Path) -> Path:
+    """MetaSP with each of three settings in three sizes, beside methods without them."""
+    for seed in (1, 2):
+        make_run(folder, 0.4, method="er", seed=seed)
+        make_run(folder, 0.3, method="finetune", selection=None, memory=0, seed=seed)
+        for k in (1, 2, 3):
+            steps = {"pseudo_steps": k, "influence_last": 2}
+            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=steps)
+            size = {"validation_old": 10.0 * k, "validation_new": 10.0 * k, "pseudo_steps": 1}
+            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=size)
+            last = {"influence_last": 2 + k, "pseudo_steps": 1, "rule": "as-written"}
+            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=last)
+    return folder
+
+
+def ablated_selections(folder: Path) -> Path:
+    """MetaSP with three selections for its memory, beside two methods of three seeds."""
+    for seed in (1, 2, 3):
+        make_run(folder, 0.6, method="metasp-rehsel", seed=seed, rehearse_last=2)
+        make_run(folder, 0.3, method="er", seed=seed)
+    for number, selection in enumerate(("random", "rehsel", "rehsel-without-cluster")):
+        make_run(folder, 0.4 + 0.1 * number, method="metasp", selection=selection)
+    return folder

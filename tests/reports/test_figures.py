@@ -13,14 +13,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 
 from metasp.cli import main
+from metasp.cli.figures import ALL
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES
 from metasp.reports.figures import draw as draw_figure
 from metasp.reports.figures.accuracy import pareto_front
-from metasp.reports.figures.effects import families
 from metasp.reports.records import gather
 from metasp.store.run_dir import INFLUENCE
-from tests.reports.made import make_run
+from tests.reports.made import make_run, varied_settings
 
 TASKS, NEW, MEMORY = 3, 40, 15
 
@@ -48,18 +48,7 @@ def made_influence(run, seed=0):
 
 @pytest.fixture
 def runs(tmp_path):
-    folder = tmp_path / "runs"
-    for seed in (1, 2):
-        make_run(folder, 0.4, method="er", seed=seed)
-        make_run(folder, 0.3, method="finetune", selection=None, memory=0, seed=seed)
-        for k in (1, 2, 3):
-            steps = {"pseudo_steps": k, "influence_last": 2}
-            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=steps)
-            size = {"validation_old": 10.0 * k, "validation_new": 10.0 * k, "pseudo_steps": 1}
-            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=size)
-            last = {"influence_last": 2 + k, "pseudo_steps": 1, "rule": "as-written"}
-            make_run(folder, 0.4 + k / 20, method="metasp", seed=seed, settings=last)
-    return folder
+    return varied_settings(tmp_path / "runs")
 
 
 def draw(runs, out, capsys, *arguments):
@@ -80,33 +69,13 @@ def test_every_figure_is_drawn_with_its_data(runs, tmp_path, capsys):
     made_influence(er)
     out = tmp_path / "out"
     draw(runs, out, capsys, "--against", "er")
-    for name in FIGURES:
+    for name in ALL:
         drawn = sorted(out.glob(f"{name}-*.png"))
         assert drawn, name
         for png in drawn:
             assert png.read_bytes().startswith(b"\x89PNG")
             assert ElementTree.parse(png.with_suffix(".svg")).getroot().tag.endswith("svg")
             assert read(png.with_suffix(".csv"))
-
-
-def test_a_setting_that_goes_with_another_or_stays_makes_a_family_of_rows(tmp_path):
-    sizes = [(10.0, 10.0), (20.0, 20.0), (20.0, 50.0), (40.0, 50.0), (0.5, 0.25)]
-    for old, new in sizes:
-        make_run(tmp_path, method="metasp", settings={"validation_old": old, "validation_new": new})
-    (group_,) = group(gather([tmp_path]).records)
-    found = [
-        [tuple(row.spec["settings"][f"validation_{of}"] for of in ("old", "new")) for row in rows]
-        for rows in families(group_, ("validation_old", "validation_new"))
-    ]
-    assert sorted(found) == [[(10, 10), (20, 20)], [(20, 50), (40, 50)]]
-
-
-def test_what_stays_the_same_may_also_meet_what_varies(tmp_path):
-    for last in (3, 4, 5):
-        make_run(tmp_path, method="metasp", settings={"influence_last": last})  # rehearse_last 5
-    (group_,) = group(gather([tmp_path]).records)
-    (rows,) = families(group_, ("influence_last", "rehearse_last"))
-    assert [row.spec["settings"]["influence_last"] for row in rows] == [3, 4, 5]
 
 
 def test_the_data_beside_the_accuracy_figure_is_the_mean_over_seeds(runs, tmp_path, capsys):
@@ -192,14 +161,6 @@ def test_influence_counts_are_the_counts_of_signs(runs, tmp_path, capsys):
         assert float(row["hurts"]) == sum(value > 0 for value in mine)
 
 
-def test_metrics_are_words_in_a_legend(runs):
-    """Names are no mathematics (their dollars are theirs), so the words must do without it."""
-    for name in ("pseudo-steps", "validation-size", "influence-epochs"):
-        (drawing, *_) = draw_figure(name, group(gather([runs]).records))
-        words = [text.get_text() for legend in drawing.figure.legends for text in legend.texts]
-        assert words == ["A_1", "A_∞", "A_m"]
-
-
 def test_the_histogram_has_five_groups_of_equal_width_that_hold_everything(runs, tmp_path, capsys):
     made_influence(next(runs.glob("*-er-*")))
     draw(runs, tmp_path / "out", capsys, "--only", "influence-histogram")
@@ -221,7 +182,7 @@ def test_a_figure_without_runs_names_the_sweep_that_makes_them(tmp_path, capsys)
 def test_the_legend_of_many_methods_is_whole_and_clear_of_the_title(tmp_path):
     for lr in range(24):
         make_run(tmp_path, 0.5, method="er", lr=0.01 * (lr + 1), selection="task-balanced")
-    (drawing,) = draw_figure("front", group(gather([tmp_path]).records))
+    (drawing,) = draw_figure(FIGURES["front"], group(gather([tmp_path]).records))
     FigureCanvasAgg(drawing.figure).draw()
     legend = drawing.figure.legends[0].get_window_extent()
     assert len(drawing.figure.legends[0].get_texts()) >= 24

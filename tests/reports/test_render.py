@@ -11,22 +11,19 @@ import sys
 import pytest
 
 from metasp.cli import main
+from metasp.paper.influence_table import influence_table
+from metasp.paper.published import published_scores
 from metasp.reports.configurations import group
+from metasp.reports.matrix import matrix_tables
 from metasp.reports.records import gather
 from metasp.reports.render import latex, md, tex
 from metasp.reports.scores import Comparison, score_tables
-from metasp.reports.special import influence_table, matrix_tables
-from tests.reports.made import make_run
+from tests.reports.made import ablated_selections
 
 
 @pytest.fixture
 def runs(tmp_path):
-    for seed in (1, 2, 3):
-        make_run(tmp_path, 0.6, method="metasp-rehsel", seed=seed, rehearse_last=2)
-        make_run(tmp_path, 0.3, method="er", seed=seed)
-    for number, selection in enumerate(("random", "rehsel", "rehsel-without-cluster")):
-        make_run(tmp_path, 0.4 + 0.1 * number, method="metasp", selection=selection)
-    return tmp_path
+    return ablated_selections(tmp_path)
 
 
 def report(capsys, *arguments) -> str:
@@ -73,7 +70,7 @@ def test_latex_is_balanced_and_escaped(runs, capsys):
 def test_latex_compiles_with_booktabs(runs, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed: apt-get install texlive-latex-recommended")
-    how = Comparison(against="er", paper=True)
+    how = Comparison(against="er", published=published_scores())
     tables = score_tables(group(gather([runs]).records), how)
     body = latex([*tables, influence_table(None), *matrix_tables(gather([runs]).records[0])])
     document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
@@ -81,37 +78,6 @@ def test_latex_compiles_with_booktabs(runs, tmp_path):
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
-
-
-def test_the_rehearsal_and_time_tables_hold_the_stored_numbers(runs, capsys):
-    rows = json.loads(report(capsys, runs, "--table", "rehearsal", "--json"))["tables"][0]["rows"]
-    assert [r["label"] for r in rows if r["metric"] == "A_1"] == [
-        "random",
-        "rehsel-without-cluster",
-        "rehsel: metasp (selection rehsel)",
-        "rehsel: metasp-rehsel (rehearse last 2)",
-    ]
-    rows = json.loads(report(capsys, runs, "--table", "time", "--json"))["tables"][0]["rows"]
-    by_label = {row["label"]: row for row in rows}
-    er, ours = by_label["er"], by_label["metasp-rehsel (rehearse last 2)"]
-    assert (er["total_s"], er["total_ratio"]) == pytest.approx((3.0, 1.0))
-    assert (ours["total_ratio"], ours["step_ratio"]) == pytest.approx((2.0, 2.0))
-
-
-def test_the_influence_table_is_the_published_one_with_ours_above(tmp_path, capsys):
-    rows = json.loads(report(capsys, "--table", "influence", "--json"))["tables"][0]["rows"]
-    assert {row["method"]: row["agree"] for row in rows} == {
-        "Larsen": 856,
-        "Luketina": 846,
-        "Neumann": 924,
-        "MetaSP": 965,
-    }
-    counts = {"true_positive": 5, "true_negative": 3, "false_positive": 1, "false_negative": 1}
-    file = tmp_path / "check.json"
-    file.write_text(json.dumps({"methods": [{"method": "metasp", "examples": 10, **counts}]}))
-    text = report(capsys, "--table", "influence", "--check", file, "--json")
-    first = json.loads(text)["tables"][0]["rows"][0]
-    assert (first["where"], first["agree"]) == ("here", 8)
 
 
 def test_the_matrix_of_one_run_is_the_stored_one(runs, capsys):
@@ -147,13 +113,6 @@ def test_a_mistake_is_one_sentence_and_code_2(runs, capsys, arguments, words):
     assert ended.value.code == 2
     assert words in captured.err
     assert len(captured.err.strip().splitlines()) == 1
-
-
-def test_a_check_that_is_not_there(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["report", "--table", "influence", "--check", "none.json"])
-    assert ended.value.code == 2
-    assert "cannot read" in capsys.readouterr().err
 
 
 def test_names_are_text_in_every_format():

@@ -1,21 +1,17 @@
-"""The main table: groups, labels, bold, bullets, missing seeds, published figures."""
+"""The main table: groups, labels, bold, bullets, missing seeds."""
 
 import json
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 from metasp.errors import UserError
 from metasp.methods import METHODS
 from metasp.reports.configurations import SELECTION, group, unusual
-from metasp.reports.paper import as_published, published_stream
 from metasp.reports.records import gather
 from metasp.reports.scores import Comparison, score_tables
-from metasp.reports.special import rehearsal_tables, time_tables
+from metasp.reports.variants import as_published
 from tests.reports.made import make_run
-
-ROOT = Path(__file__).parents[2]
 
 
 def tables_of(folder, **how):
@@ -161,67 +157,11 @@ def test_a_variant_says_so_even_alone_and_without_published_figures(tmp_path, ch
     assert key in row.label
 
 
-def test_published_figures_stand_beside_ours_but_not_beside_a_control(tmp_path):
-    stream = {"benchmark": "split-cifar10", "tasks": 5}
-    common = {**stream, "memory": 500}
-    make_run(tmp_path, 0.5, method="er", **common)
-    make_run(tmp_path, 0.5, method="er", rehearse_last=2, **common)
-    own = {"method": "metasp-rehsel", "selection": "rehsel", "settings": {"influence_last": 2}}
-    make_run(tmp_path, 0.5, **own, **common)
-    make_run(tmp_path, 0.5, method="joint", **stream, memory=0, selection=None)
-    table = tables_of(tmp_path, paper=True)[0]
-    by_label = {d["label"]: d for d in table.data if d["metric"] == "A_inf"}
-    assert by_label["metasp-rehsel"]["published"] == 50.10
-    assert by_label["joint"]["published"] == 91.79
-    assert by_label["er (rehearse last 2)"]["published"] is None
-    ours = by_label["er"]
-    assert ours["difference"] == pytest.approx(ours["mean"] - ours["published"])
-    assert tables_of(tmp_path)[0].header == ("method", "seeds", "A_1", "A_∞", "A_m", "BWT")
-
-
-@pytest.mark.parametrize(("name", "wanted"), [("cifar10-whole", True), ("cifar10-noise", False)])
-def test_the_streams_of_the_paper_are_known_by_what_real_runs_have_stored(name, wanted):
-    groups = group(gather([ROOT / "results" / name]).records)
-    streams = {published_stream(row) for one in groups for row in one.rows}
-    assert streams == {"Split CIFAR-10" if wanted else ""}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tasks": 2},
-        {"tasks": 5, "label_noise": 0.3},
-        {"tasks": 5, "classes_per_task": (4, 2, 2, 1, 1)},
-    ],
-)
-def test_published_figures_do_not_stand_beside_another_stream(tmp_path, changes):
-    stream = {"benchmark": "split-cifar10", "memory": 500}
-    make_run(tmp_path, 0.5, method="er", **stream, **changes)
-    make_run(tmp_path, 0.5, method="metasp-rehsel", **stream, **changes)
-    (scores, *_) = tables_of(tmp_path, paper=True)
-    assert {entry["published"] for entry in scores.data} == {None}
-    (kept, *_) = rehearsal_tables(group(gather([tmp_path]).records), True)
-    assert {entry["published"] for entry in kept.data} == {None}
-    assert any("no published figures" in note for note in kept.notes)
-
-
 def test_an_order_that_is_not_the_usual_is_said(tmp_path):
     make_run(tmp_path / "a", method="er", class_order="shuffled")
     make_run(tmp_path / "b", method="er")
     assert "class order shuffled" in tables_of(tmp_path / "a")[0].notes[0]
     assert "class order" not in tables_of(tmp_path / "b")[0].notes[0]
-
-
-def test_times_are_set_beside_one_row_of_er_and_the_published_say_of_what(tmp_path):
-    make_run(tmp_path, 0.5, method="er", lr=0.1)
-    make_run(tmp_path, 0.25, method="metasp")
-    (table,) = time_tables(group(gather([tmp_path]).records), True)
-    assert [entry["total_ratio"] for entry in table.data] == [1.0, 0.5]
-    assert any("ResNet-18 of width 64" in note for note in table.notes)
-    make_run(tmp_path, 0.5, method="er", lr=0.3)
-    (table,) = time_tables(group(gather([tmp_path]).records), False)
-    assert {entry["total_ratio"] for entry in table.data} == {None}
-    assert "no ratios: 2 rows of er here." in table.notes
 
 
 def test_versions_are_footnoted_where_they_differ(tmp_path):
@@ -270,12 +210,3 @@ def test_a_run_that_trained_without_forgotten_examples_is_named(tmp_path):
     assert [note for note in notes if "forget" in note] == [
         "er, seed 3, was trained without the 190 examples that it was told to forget."
     ]
-
-
-def test_the_published_ablation_is_shown_beside_its_own_memory_only(tmp_path):
-    stream = {"benchmark": "split-cifar10", "tasks": 5}
-    for memory in (300, 500):
-        make_run(tmp_path, 0.5, method="metasp-rehsel", **stream, memory=memory)
-    tables = rehearsal_tables(group(gather([tmp_path]).records), True)
-    shown = {table.data[0]["memory"]: "published" in " ".join(table.header) for table in tables}
-    assert shown == {300: False, 500: True}

@@ -16,7 +16,7 @@ from metasp.cli import main
 from metasp.errors import UserError
 from metasp.experiment import Interrupted
 from metasp.reports.configurations import group
-from metasp.reports.figures import draw
+from metasp.reports.figures import FIGURES, draw
 from metasp.reports.records import gather
 from metasp.store import RunDir
 from metasp.trackers import tracked, tracker_kind
@@ -63,7 +63,7 @@ def reported(directory) -> dict[str, object]:
     """What `metasp figures` draws of this one run, beside the matrix."""
     names = ("accuracy", "influence-counts", "influence-histogram")
     groups = group(gather([directory.path]).records)
-    figures = {name: drawing.figure for name in names for drawing in draw(name, groups)}
+    figures = {name: drawing.figure for name in names for drawing in draw(FIGURES[name], groups)}
     assert len(figures) == 3
     return figures
 

@@ -10,10 +10,12 @@ import click
 from metasp.cli.options import json_option
 from metasp.cli.report import usable
 from metasp.errors import UserError, unknown
+from metasp.paper.effects import EFFECTS
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw, save
 from metasp.reports.scores import REFERENCE, check_reference
 
+ALL = {**FIGURES, **EFFECTS}
 COMPARES = "differences"
 EXAMPLES = """
 \b
@@ -28,7 +30,7 @@ Examples:
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("figures"), show_default=True,
               help="Folder for the files.")  # fmt: skip
-@click.option("--only", multiple=True, help=f"A figure ({', '.join(FIGURES)}); may be repeated.")
+@click.option("--only", multiple=True, help=f"A figure ({', '.join(ALL)}); may be repeated.")
 @click.option("--against", help="Row or method that `differences` are from "
               f"[default: {REFERENCE}].")  # fmt: skip
 @json_option
@@ -38,8 +40,8 @@ def command(
     """Draw RUNS (run directories, or folders of them) as PNG and SVG, with the data of each
     figure beside it as CSV."""
     for name in only:
-        if name not in FIGURES:
-            raise unknown("figure", name, FIGURES)
+        if name not in ALL:
+            raise unknown("figure", name, ALL)
     if against is not None and only and COMPARES not in only:
         raise UserError(f"--against is for the figure {COMPARES!r}: add --only {COMPARES}.")
     groups = group(usable(runs).records)
@@ -47,12 +49,12 @@ def command(
     written: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     damaged: list[str] = []
-    for name in only or FIGURES:
-        kind = FIGURES[name]
+    for name in only or ALL:
+        kind = ALL[name]
         options: dict[str, Any] = {"against": against} if name == COMPARES else {}
         if kind.reads:
             options["damaged"] = damaged
-        drawings = draw(name, groups, **options)
+        drawings = draw(kind, groups, **options)
         if not drawings:
             missing[name] = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
             if name == COMPARES:

@@ -9,16 +9,15 @@ from metasp.cli.options import OneOf
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.folders import default_runs
+from metasp.paper.influence_table import influence_table
+from metasp.paper.published import published_scores
+from metasp.paper.rehearsal_table import rehearsal_tables
+from metasp.paper.time_table import time_tables
 from metasp.reports.configurations import group
+from metasp.reports.matrix import matrix_tables
 from metasp.reports.records import Gathered, gather
 from metasp.reports.render import FORMATS, as_json, terminal
 from metasp.reports.scores import Comparison, score_tables
-from metasp.reports.special import (
-    influence_table,
-    matrix_tables,
-    rehearsal_tables,
-    time_tables,
-)
 from metasp.reports.table import Table
 
 TABLES = ("scores", "time", "rehearsal", "influence", "matrix")
@@ -84,7 +83,8 @@ def command(
     elif table == "rehearsal":
         tables = rehearsal_tables(group(found.records), paper)
     else:
-        tables = score_tables(group(found.records), Comparison(against, holm, paper))
+        published = published_scores() if paper else None
+        tables = score_tables(group(found.records), Comparison(against, holm, published))
     show(tables, form, found)
 
 

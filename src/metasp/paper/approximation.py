@@ -9,12 +9,10 @@ scale of the Hessian that the damping competes with, so other usual scalings are
 A positive example lowers the goal's loss (its influence is negative).
 """
 
-import csv
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +23,7 @@ from torch import Tensor, nn
 from metasp.influence.core import example_influence
 from metasp.influence.pseudo import Pair
 from metasp.paper.hessian import Curvature, curvature, exact, larsen, luketina, neumann
+from metasp.paper.published import rows
 from metasp.types import CROSS_ENTROPY as LOSS
 
 METHODS = ("Larsen", "Luketina", "Neumann", "MetaSP")
@@ -237,11 +236,9 @@ def _one_seed(
 
 def paper_counts() -> dict[str, Counts]:
     """The published counts, by method."""
-    text = (files("metasp") / "paper/data/influence_approximation.csv").read_text()
-    fields = Counts.__dataclass_fields__
     return {
-        row["method"]: Counts(*(int(row[name]) for name in fields))
-        for row in csv.DictReader(text.splitlines())
+        row["method"]: Counts(*(int(row[name]) for name in Counts.__dataclass_fields__))
+        for row in rows("influence_approximation")
     }
 
 

@@ -16,7 +16,7 @@ from torch.func import grad, jvp, vjp, vmap
 from metasp.errors import UserError
 from metasp.influence.checks import check_losses, check_pair
 from metasp.influence.origin import copies, placed
-from metasp.influence.pseudo import Loss, Named, Pair, Scope, make_plan
+from metasp.influence.pseudo import Loss, Named, Pair, make_plan
 
 DENSE = 2000  # parameters up to which the whole Hessian is cheap
 Operator = Callable[[Tensor], Tensor]
@@ -26,7 +26,7 @@ Operator = Callable[[Tensor], Tensor]
 class Curvature:
     """The training losses of a model around its parameters, as maps of flat vectors.
 
-    P is the number of parameters in scope; ``theta`` has shape (P,).
+    P is the number of parameters; ``theta`` has shape (P,).
     """
 
     model: nn.Module
@@ -83,9 +83,9 @@ class Curvature:
         return slopes
 
 
-def curvature(model: nn.Module, loss_fn: Loss, train: Pair, scope: Scope = None) -> Curvature:
-    """The training losses around the model's parameters in scope; the model is left alone."""
-    params = make_plan(model, 0.0, scope).params
+def curvature(model: nn.Module, loss_fn: Loss, train: Pair) -> Curvature:
+    """The training losses around the model's parameters; the model is left alone."""
+    params = make_plan(model, 0.0, None).params
     theta = torch.cat([p.reshape(-1) for p in params.values()])
     check_pair(train, theta.device, "training set")
     made = Curvature(model, loss_fn, train, {k: p.shape for k, p in params.items()}, theta)
@@ -132,33 +132,6 @@ def solve(
     raise UserError(
         f"conjugate gradients did not converge in {most} steps: raise the damping ({damping:g})."
     )
-
-
-def hessian_influence(
-    model: nn.Module, loss_fn: Loss, train: Pair, goal: Pair, damping: float, scope: Scope = None
-) -> Tensor:
-    """Exact damped influence of each training example on the goal's mean loss, shape (n,)."""
-    found = curvature(model, loss_fn, train, scope)
-    return exact(found, found.gradient(goal), damping)
-
-
-def influence_matrix(
-    model: nn.Module,
-    loss_fn: Loss,
-    train: Pair,
-    goals: Pair,
-    damping: float,
-    tolerance: float | None = None,
-    chunk: int = 100,
-) -> Tensor:
-    """Exact damped influence of each training example on each goal example, shape (m, n)."""
-    found = curvature(model, loss_fn, train)
-    rows = []
-    for start in range(0, len(goals[0]), chunk):
-        part = (goals[0][start : start + chunk], goals[1][start : start + chunk])
-        solved = solve(found.hessian, found.each_gradient(part), damping, tolerance)
-        rows.append(-found.examples(solved))
-    return torch.cat(rows)
 
 
 def exact(found: Curvature, v: Tensor, damping: float) -> Tensor:

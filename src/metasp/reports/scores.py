@@ -1,5 +1,6 @@
 """The main table: scores of every configuration, compared seed by seed with a chosen one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -7,21 +8,37 @@ from typing import Any
 from metasp.errors import UserError, unknown
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import UPPER_BOUND, Configuration, Group, common_ground
-from metasp.reports.paper import PROTOCOL, Published, as_published, main_results, published
 from metasp.reports.statistics import Paired, Summary, holm, paired, summarise
 from metasp.reports.table import BETTER, WORSE, Cell, Table, plus_minus
+from metasp.reports.variants import as_published
 
 LEVEL = 0.05
 REFERENCE = "metasp-rehsel"
 
 
 @dataclass(frozen=True)
+class Published:
+    """A score that someone else has measured, in percent."""
+
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True)
+class PublishedScores:
+    """The score of a row with a memory, in a scenario, by a metric; and how all were measured."""
+
+    score: Callable[[Configuration, int | None, str, str], Published | None]
+    protocol: str
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """How to compare: with which row, corrected for many tests or not."""
+    """How to compare: with which row, corrected for many tests or not, beside which scores."""
 
     against: str | None = None
     holm: bool = False
-    paper: bool = False
+    published: PublishedScores | None = None
 
 
 @dataclass
@@ -34,7 +51,7 @@ class Entry:
     test: Paired | None = None
     p: float | None = None
     best: bool = False
-    paper: Published | None = None
+    published: Published | None = None
 
     @property
     def mark(self) -> str:
@@ -57,7 +74,6 @@ def check_reference(groups: list[Group], against: str | None) -> None:
 
 def score_table(group: Group, scenario: str, how: Comparison) -> Table:
     reference = reference_row(group, how.against)
-    figures = main_results() if how.paper else {}
     columns = []
     for metric in METRICS:
         column = [
@@ -66,21 +82,22 @@ def score_table(group: Group, scenario: str, how: Comparison) -> Table:
         ]
         compare(column, reference, scenario, how.holm)
         mark_best(column)
-        for entry in column:
-            entry.paper = published(figures, entry.row, group.memory, scenario, metric)
+        if how.published is not None:
+            for entry in column:
+                entry.published = how.published.score(entry.row, group.memory, scenario, metric)
         columns.append(column)
-    with_paper = [m for m, column in zip(METRICS, columns) if any(e.paper for e in column)]
+    with_published = [m for m, column in zip(METRICS, columns) if any(e.published for e in column)]
     rows = tuple(
-        (Cell(row.label), Cell(seeds_text(row, group)), *cells(entries, with_paper))
+        (Cell(row.label), Cell(seeds_text(row, group)), *cells(entries, with_published))
         for row, *entries in zip(group.rows, *columns)
     )
     header = ["method", "seeds"]
     for metric in METRICS:
         header.append(METRICS[metric].name)
-        header += ["published (difference)"] if metric in with_paper else []
+        header += ["published (difference)"] if metric in with_published else []
     data = tuple(plain(group, scenario, e, how.holm) for column in columns for e in column)
     title = f"{group.title}: {SCENARIO_WORDS[scenario]}, %"
-    notes = notes_of(group, reference, how, bool(with_paper))
+    notes = notes_of(group, reference, how, bool(with_published))
     return Table(title, tuple(header), rows, data, tuple(notes))
 
 
@@ -133,16 +150,16 @@ def mark_best(column: list[Entry]) -> None:
             entry.best = entry.summary is not None and round(entry.summary.mean, 2) == top
 
 
-def cells(entries: list[Entry], with_paper: list[str]) -> list[Cell]:
+def cells(entries: list[Entry], with_published: list[str]) -> list[Cell]:
     found = []
     for entry in entries:
         mean = entry.summary.mean if entry.summary else None
         std = entry.summary.std if entry.summary else None
         found.append(Cell(plus_minus(mean, std), entry.best, entry.mark))
-        if entry.metric in with_paper:
+        if entry.metric in with_published:
             text = "–"
-            if entry.paper and mean is not None:
-                text = f"{entry.paper.mean:.2f} ({mean - entry.paper.mean:+.2f})"
+            if entry.published and mean is not None:
+                text = f"{entry.published.mean:.2f} ({mean - entry.published.mean:+.2f})"
             found.append(Cell(text))
     return found
 
@@ -154,7 +171,7 @@ def seeds_text(row: Configuration, group: Group) -> str:
 
 def plain(group: Group, scenario: str, entry: Entry, corrected: bool) -> dict[str, Any]:
     """A number of the table with everything known about it."""
-    summary, test, paper = entry.summary, entry.test, entry.paper
+    summary, test, published = entry.summary, entry.test, entry.published
     return {
         "benchmark": group.benchmark,
         "memory": group.memory,
@@ -174,14 +191,14 @@ def plain(group: Group, scenario: str, entry: Entry, corrected: bool) -> dict[st
         "t": test.t if test and test.t is not None and isfinite(test.t) else None,
         "p": entry.p,
         "p_corrected": corrected if test else None,
-        "published": paper.mean if paper else None,
-        "published_std": paper.std if paper else None,
-        "difference": summary.mean - paper.mean if summary and paper else None,
+        "published": published.mean if published else None,
+        "published_std": published.std if published else None,
+        "difference": summary.mean - published.mean if summary and published else None,
     }
 
 
 def notes_of(
-    group: Group, reference: Configuration | None, how: Comparison, with_paper: bool
+    group: Group, reference: Configuration | None, how: Comparison, with_published: bool
 ) -> list[str]:
     """Everything a reader must know to trust the table."""
     notes = [f"mean ± standard deviation over seeds; {common_ground(group.rows)}."]
@@ -205,9 +222,9 @@ def notes_of(
                     f"{row.label}, seed {seed}, was trained without the "
                     f"{run.result['forgotten']['examples']} examples that it was told to forget."
                 )
-    if with_paper:
-        notes.append(f"published figures: {PROTOCOL}.")
-    elif how.paper:
+    if how.published is not None and with_published:
+        notes.append(f"published figures: {how.published.protocol}.")
+    elif how.published is not None:
         notes.append(f"no published figures for {group.title}.")
     return notes + version_note(group.rows)
 

@@ -16,7 +16,7 @@ def pictures_of(run: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     groups = group([Record(run.path, dict(result["spec"]), result)])
     return {
         name: drawing.figure
-        for name in FIGURES
+        for name, kind in FIGURES.items()
         if name not in TOLD_OTHERWISE
-        for drawing in draw(name, groups)
+        for drawing in draw(kind, groups)
     }

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib as mpl
 
 from metasp.reports.configurations import Group
-from metasp.reports.figures import accuracy, differences, effects, influence
+from metasp.reports.figures import accuracy, differences, influence
 from metasp.reports.figures.style import LOOK, Drawing, save
 
 __all__ = ["FIGURES", "Drawing", "Kind", "draw", "save"]
@@ -38,17 +38,10 @@ FIGURES: dict[str, Kind] = {
     "influence-histogram": Kind(
         influence.histograms, "influences in five groups", "paper-statistics", True
     ),
-    "validation-size": Kind(
-        effects.validation_size, "effect of the validation size", "paper-validation-size"
-    ),
-    "influence-epochs": Kind(
-        effects.influence_epochs, "effect of the last epochs", "paper-influence-epochs"
-    ),
-    "pseudo-steps": Kind(effects.pseudo_steps, "effect of pseudo steps", "paper-pseudo-steps"),
 }
 
 
-def draw(name: str, groups: list[Group], **options: Any) -> list[Drawing]:
-    """The drawings of one figure in our look; none where its runs are missing."""
+def draw(kind: Kind, groups: list[Group], **options: Any) -> list[Drawing]:
+    """The drawings of one kind in our look; none where its runs are missing."""
     with mpl.rc_context(LOOK):
-        return FIGURES[name].make(groups, **options)
+        return kind.make(groups, **options)

@@ -1,5 +1,6 @@
 """How many examples help and how many hurt: on Stability, on Plasticity and on both."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -34,14 +35,24 @@ def recorded(row: Configuration, damaged: list[str] | None = None) -> list[Colum
     return found
 
 
+def of_each_row(
+    draw: Callable[[Group, Configuration, list[Columns]], Drawing],
+    groups: list[Group],
+    damaged: list[str] | None,
+) -> list[Drawing]:
+    """One drawing of each row that recorded influences."""
+    drawings = []
+    for group in groups:
+        for row in group.rows:
+            runs = recorded(row, damaged)
+            if runs:
+                drawings.append(draw(group, row, runs))
+    return drawings
+
+
 def counts(groups: list[Group], damaged: list[str] | None = None) -> list[Drawing]:
     """Examples that help (influence below 0) and hurt (above), per task."""
-    return [
-        one_counts(group, row, runs)
-        for group in groups
-        for row in group.rows
-        if (runs := recorded(row, damaged))
-    ]
+    return of_each_row(one_counts, groups, damaged)
 
 
 def one_counts(group: Group, row: Configuration, runs: list[Columns]) -> Drawing:
@@ -85,12 +96,7 @@ def count_text(number: float) -> str:
 
 def histograms(groups: list[Group], damaged: list[str] | None = None) -> list[Drawing]:
     """The influences of all tasks in five groups of equal width."""
-    return [
-        one_histogram(group, row, runs)
-        for group in groups
-        for row in group.rows
-        if (runs := recorded(row, damaged))
-    ]
+    return of_each_row(one_histogram, groups, damaged)
 
 
 def one_histogram(group: Group, row: Configuration, runs: list[Columns]) -> Drawing:

@@ -2,11 +2,11 @@
 
 import csv
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 
-from metasp.reports.configurations import SELECTION, Configuration, unusual
+from metasp.reports.configurations import Configuration
+from metasp.reports.scores import Published, PublishedScores
+from metasp.reports.variants import as_published
 
 BENCHMARKS = {
     "split-cifar10": "Split CIFAR-10",
@@ -29,20 +29,29 @@ METHODS = {
     "metasp-rehsel": "MetaSP+RehSel",
 }
 SCENARIOS = {"class_il": "class", "task_il": "task"}
-SCHEDULED = ("metasp", "metasp-rehsel")  # published with rehearsal in the last epochs only
 PROTOCOL = "ResNet-18 of width 64, 50 epochs per task, all training data, five seeds"
-
-
-@dataclass(frozen=True)
-class Published:
-    mean: float
-    std: float | None
 
 
 def rows(name: str) -> list[dict[str, str]]:
     """The rows of a published table."""
     file = resources.files("metasp") / "paper" / "data" / f"{name}.csv"
     return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+
+
+def published_scores() -> PublishedScores:
+    """Table 1, to be set beside our scores."""
+    table = main_results()
+
+    def score(
+        row: Configuration, memory: int | None, scenario: str, metric: str
+    ) -> Published | None:
+        if not as_published(row):
+            return None
+        held = "" if row.method in ("finetune", "joint") else str(memory)
+        method = METHODS.get(row.method, "")
+        return table.get((published_stream(row), SCENARIOS[scenario], held, method, metric))
+
+    return PublishedScores(score, PROTOCOL)
 
 
 def main_results() -> dict[tuple[str, str, str, str, str], Published]:
@@ -55,21 +64,6 @@ def main_results() -> dict[tuple[str, str, str, str, str], Published]:
     }
 
 
-def published(
-    table: Mapping[tuple[str, str, str, str, str], Published],
-    row: Configuration,
-    memory: int | None,
-    scenario: str,
-    metric: str,
-) -> Published | None:
-    """The published figure of a row; none for a variant of a method that was not published."""
-    if not as_published(row):
-        return None
-    method = METHODS.get(row.method, "")
-    held = "" if row.method in ("finetune", "joint") else str(memory)
-    return table.get((published_stream(row), SCENARIOS[scenario], held, method, metric))
-
-
 def published_stream(row: Configuration) -> str:
     """What the paper calls the stream of a row; "" where it was none of the paper's: other data,
     or dealt to tasks in another way, or with wrong labels."""
@@ -80,19 +74,3 @@ def published_stream(row: Configuration) -> str:
     if altered or spec.get("tasks") not in (None, TASKS.get(name)):
         return ""
     return BENCHMARKS.get(name, "")
-
-
-def as_published(row: Configuration) -> bool:
-    """Whether a row is a method of the paper as it was published, not a control or variant."""
-    spec = row.spec
-    usual = SELECTION.get(row.method)
-    if spec.get("selection", usual) != usual or not settings_as_published(row):
-        return False
-    return row.method in SCHEDULED or spec.get("rehearse_last") in (None, spec.get("epochs"))
-
-
-def settings_as_published(row: Configuration) -> bool:
-    """The same, but for what the memory keeps."""
-    settings = row.spec.get("settings", {})
-    changed = any(unusual(key, value, row.method) for key, value in settings.items())
-    return not changed and not row.spec.get("observe")
