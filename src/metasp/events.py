@@ -47,17 +47,25 @@ class TaskFinished:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """Something in a task that a person should know, in one sentence."""
+
+    task: int
+    text: str
+
+
+@dataclass(frozen=True)
 class RunFinished:
     tasks: int
     seconds: float
 
 
-Event = TaskStarted | StepTaken | Evaluated | TaskFinished | RunFinished
+Event = TaskStarted | StepTaken | Evaluated | Noted | TaskFinished | RunFinished
 
 # What is read back from a log, beside its kind.
 STORED = {
     kind.__name__: tuple(entry.name for entry in fields(kind))
-    for kind in (TaskStarted, Evaluated, RunFinished)
+    for kind in (TaskStarted, Evaluated, Noted, RunFinished)
 }
 
 

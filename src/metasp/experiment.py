@@ -60,6 +60,7 @@ class Experiment:
         self.trainer = trainer = build_trainer(self.spec, self.benchmark)
         with self.directory.open(self.spec, fresh=self.force):
             self.directory.keep_noise(self.benchmark.flipped)
+            self.directory.keep_trusted(self.benchmark.trusted)
             self._resume(trainer)
             self._go_without(trainer)
             saved = time.monotonic()

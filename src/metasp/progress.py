@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from metasp.console import duration, printable
 from metasp.engine.clock import Clock
-from metasp.events import Evaluated, Event, StepTaken
+from metasp.events import Evaluated, Event, Noted, StepTaken
 from metasp.experiment import Experiment
 
 
@@ -30,6 +30,9 @@ def follow(events: Iterator[Event], run: Experiment, console: Console) -> None:
             for warning in run.warnings:
                 print(f"warning: {printable(warning)}", file=sys.stderr)
             run.warnings.clear()
+            if isinstance(event, Noted):
+                note = f"task {event.task + 1}/{tasks}  {printable(event.text)}"
+                console.print(note, markup=False, highlight=False)
             if isinstance(event, Evaluated) and not event.before:
                 console.print(task_row(event, tasks), markup=True, highlight=False)
             if not isinstance(event, StepTaken):

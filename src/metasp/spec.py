@@ -85,6 +85,13 @@ class RunSpec:
         1.0, "Share of its train examples that every other class of a task keeps.", least=0,
         most=1, late=True,
     )  # fmt: skip
+    trusted: int = setting(
+        0,
+        "Examples per class whose true labels are given, as if a person had verified them; they "
+        "leave the stream and are pinned in the memory.",
+        least=0,
+        late=True,
+    )
     method: str = setting("metasp-rehsel", "How to learn; see `metasp list methods`.")
     settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
     memory: int = setting(200, "Examples the memory may hold.", least=0)

@@ -90,16 +90,25 @@ class Examples:
 
 @dataclass(frozen=True)
 class Task:
-    """One step of the stream; `classes` are the labels it may be asked for with its id given."""
+    """One step of the stream; `classes` are the labels it may be asked for with its id given.
+    `trusted` are examples whose labels a person has verified; they are not in `train`."""
 
     index: int
     classes: tuple[int, ...]
     train: Examples
     test: Examples
+    trusted: Examples | None = None
 
     def without(self, ids: Tensor) -> "Task":
         """The same task, but for the training examples of these ids."""
-        return replace(self, train=self.train.without(ids))
+        trusted = None if self.trusted is None else self.trusted.without(ids)
+        return replace(self, train=self.train.without(ids), trusted=trusted)
+
+    def with_trusted_in_train(self) -> "Task":
+        """The same task with its trusted examples among the others, for who keeps no memory."""
+        if self.trusted is None:
+            return self
+        return replace(self, train=Examples.join([self.train, self.trusted]), trusted=None)
 
 
 class Streams:

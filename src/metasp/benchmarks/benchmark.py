@@ -8,6 +8,7 @@ from metasp.benchmarks.deal import split
 from metasp.benchmarks.noise import Flipped, with_imbalance, with_label_noise, wrong_labels
 from metasp.benchmarks.source import Source
 from metasp.benchmarks.transform import Transform
+from metasp.benchmarks.trusted import with_trusted
 from metasp.errors import UserError
 from metasp.spec import RunSpec
 from metasp.types import Streams, Task
@@ -24,6 +25,17 @@ class Benchmark:
     transform: Transform
     flipped: Flipped = field(default_factory=dict)
     chosen: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def trusted(self) -> dict[str, list[int]]:
+        """Columns task, id and label of the examples that are given as verified, if any."""
+        columns: dict[str, list[int]] = {"task": [], "id": [], "label": []}
+        for task in self.tasks:
+            if task.trusted is not None:
+                columns["task"] += [task.index] * len(task.trusted)
+                columns["id"] += task.trusted.ids.tolist()
+                columns["label"] += task.trusted.labels.tolist()
+        return columns if columns["id"] else {}
 
     @property
     def shared_classes(self) -> bool:
@@ -58,6 +70,10 @@ def assemble(source: Source, spec: RunSpec, chosen: Mapping[str, Any] | None = N
         tasks = with_label_noise(
             tasks, spec.label_noise, kind, spec.label_noise_scope, streams[name]
         )
+    if spec.trusted:
+        true = (source.train.ids, source.labels)
+        tasks = with_trusted(tasks, spec.trusted, true, streams["trusted-examples"])
+    if spec.label_noise:
         flipped = wrong_labels(tasks, source.train.ids, source.labels)
     transform = Transform(source.mean, source.std, source.crop_padding, source.flip)
     return Benchmark(source, tasks, transform, flipped, chosen or {})

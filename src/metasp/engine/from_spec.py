@@ -167,9 +167,10 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         weigh=InfluenceWeights(steps=spec.observe, observe=True) if spec.observe else None,
     )
     chosen = recipe.kind(learner, method_settings(spec.method, spec.settings))
-    return Trainer(
-        learner, chosen, benchmark.tasks, LearningRate(lr, spec.lr_drop_at, spec.lr_drop)
-    )
+    tasks = benchmark.tasks
+    if recipe.selection is None:  # no memory to pin them in
+        tasks = [task.with_trusted_in_train() for task in tasks]
+    return Trainer(learner, chosen, tasks, LearningRate(lr, spec.lr_drop_at, spec.lr_drop))
 
 
 def choose_device(wanted: str) -> torch.device:

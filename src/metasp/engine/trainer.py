@@ -12,11 +12,12 @@ from torch import Tensor
 from metasp.engine.evaluate import evaluate
 from metasp.engine.influence_table import influence_columns, note_influence, predicted_labels
 from metasp.errors import UserError
-from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished, TaskStarted
+from metasp.events import Evaluated, Event, Noted, RunFinished, StepTaken, TaskFinished, TaskStarted
 from metasp.influence import Ledger
 from metasp.influence.checks import enough_values
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, batch_bounds
+from metasp.methods.tally import Tally
 from metasp.types import Batch, Task
 
 
@@ -87,6 +88,7 @@ class Trainer:
             self.learner.current, self.learner.task = task.train, task.index
             if not at.begun:
                 yield from self._begin(task)
+                yield from self._notes(task)
                 at.begun = True
             done_epochs = 0
             for number, phase in enumerate(self.method.phases(task, self.tasks[: at.task + 1])):
@@ -101,6 +103,7 @@ class Trainer:
                         for start, stop in bounds[at.step :]:
                             new = examples.take(self.order[start:stop])
                             taken = self._step(new, phase, done_epochs + epoch, task)
+                            yield from self._notes(task)
                             at.step += 1
                             at.seconds = spent + time.monotonic() - started
                             yield taken
@@ -108,11 +111,18 @@ class Trainer:
                     at.phase, at.epoch = number + 1, 0
                 done_epochs += phase.epochs
             finished = self._end(task)
+            yield from self._notes(task)
             yield from self._test(task, before=False)
             at.task, at.phase, at.begun = task.index + 1, 0, False
             at.seconds = spent + time.monotonic() - started
             yield finished
         yield RunFinished(len(self.tasks), at.seconds)
+
+    def _notes(self, task: Task) -> Iterator[Noted]:
+        """What the learner has to tell since it was last asked."""
+        notes, self.learner.notes = self.learner.notes, []
+        for text in notes:
+            yield Noted(task.index, text)
 
     def remaining(self) -> dict[str, tuple[int, float]]:
         """Steps still to take and their nominal cost, by kind of phase."""
@@ -144,6 +154,7 @@ class Trainer:
             "memory": learner.memory.state(),
             "method": self.method.state(),
             "ledger": {k: torch.from_numpy(v) for k, v in learner.ledger.state().items()},
+            "tally": learner.tally.state(),
             "engine": {"order": self.order},
         }
         if any(not p.isfinite().all() for p in learner.model.parameters()):
@@ -177,6 +188,8 @@ class Trainer:
         self.method.restore(part("method"))
         ledger = self.learner.ledger
         self.learner.ledger = ledger.from_state(part("ledger"), ledger.extra)
+        if tally := part("tally"):  # runs of before have none
+            self.learner.tally = Tally.from_state(tally)
         self.order = part("engine")["order"].clone()
         self.position = Position(**position)
 
@@ -187,6 +200,7 @@ class Trainer:
         self.tasks = [task.without(ids) for task in self.tasks]
         self.learner.memory.forget(ids)
         self.learner.ledger = self.learner.ledger.without(ids)
+        self.learner.tally = self.learner.tally.without(ids)
         self.method.forget(ids)
         if self.position.step:
             self._reorder(due)
@@ -220,6 +234,11 @@ class Trainer:
     def _begin(self, task: Task) -> Iterator[Event]:
         yield TaskStarted(task.index, task.classes, len(task.train))
         yield from self._test(task, before=True)
+        self.learner.tally = Tally(task.train.ids)
+        if task.trusted is not None and len(task.trusted):
+            verified = task.trusted.take(torch.arange(len(task.trusted)))
+            values = self.method.column_values
+            self.learner.trust(verified, task.index, self._seen(task), values)
         self.method.begin_task(task)
 
     def _end(self, task: Task) -> TaskFinished:
@@ -268,13 +287,17 @@ class Trainer:
     def _test(self, task: Task, before: bool) -> Iterator[Evaluated]:
         """Test the tasks seen so far that can be tested, or, before training, the one that is
         about to come."""
-        upto = self.tasks[: task.index + 1]
-        seen = sorted({label for other in upto for label in other.classes})
+        upto, seen = self.tasks[: task.index + 1], self._seen(task)
         tested = [other for other in ([task] if before else upto) if len(other.test)]
         if not tested:
             return
         class_il, task_il = zip(*(self.score(self.learner, other, seen) for other in tested))
         yield Evaluated(task.index, before, tuple(t.index for t in tested), class_il, task_il)
+
+    def _seen(self, task: Task) -> list[int]:
+        """All classes up to a task, ascending."""
+        upto = self.tasks[: task.index + 1]
+        return sorted({label for other in upto for label in other.classes})
 
     def _shuffled(self, size: int) -> Tensor:
         return torch.randperm(size, generator=self.learner.streams["order"])

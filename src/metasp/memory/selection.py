@@ -148,7 +148,8 @@ def gradient_diverse(memory: Memory, offer: Offer, generator: torch.Generator) -
             "the selection 'gradient-diverse' needs gradients of single examples, which only gss "
             "computes: use --method gss, or another selection."
         )
-    held, free = memory["redundancy"].double(), memory.empty.tolist()
+    held = memory["redundancy"].double().nan_to_num(nan=1.0)  # what was compared with nothing
+    free = memory.empty.tolist()
     loose = ~memory.pinned
     pairs = []
     for row, own in enumerate(offer.redundancy.tolist()):

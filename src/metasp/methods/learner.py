@@ -1,6 +1,6 @@
 """The learner: what a method may touch, and the few moves that every method is made of."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
+from metasp.memory.verified import admit
+from metasp.methods.tally import Tally, margins
 from metasp.types import Batch, Examples, LossFn, Streams, as_rows
 
 
@@ -74,10 +76,15 @@ class Weighed:
     losses: Tensor
     weights: Tensor
     numbers: Mapping[str, float] = field(default_factory=dict)
+    outputs: Tensor | None = None  # of the same pass, where it is known
 
 
 Weigh = Callable[["Learner", Batch, Objective], Weighed]
 """How much each row of a prepared batch counts in the update."""
+
+
+ColumnValues = Callable[[Batch], Mapping[str, Tensor]]
+"""Raw examples that are about to be stored to the values of columns that are kept of them."""
 
 
 @dataclass
@@ -102,6 +109,8 @@ class Learner:
     current: Examples | None = None  # the training data of the task at hand
     task: int = -1  # and its index
     ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
+    tally: Tally = field(default_factory=lambda: Tally(torch.zeros(0, dtype=torch.long)))
+    notes: list[str] = field(default_factory=list)  # what a person should know, until it is told
 
     def prepare(self, raw: Batch) -> Batch:
         """Network inputs of new examples, freshly augmented."""
@@ -158,8 +167,36 @@ class Learner:
         weighed = (weigh or self.weigh or unweighed)(self, batch, objective)
         self.descend((weighed.weights * weighed.losses).sum())
         losses = weighed.losses.detach()
+        self._count(batch, weighed, objective)
         mean = losses.mean() if objective.shares is None else (objective.shares * losses).sum()
         return Step(float(mean), weighed.numbers)
+
+    def trust(
+        self, examples: Batch, task: int, classes: Iterable[int], values: ColumnValues
+    ) -> None:
+        """Pin raw verified examples in the memory, which `classes` share; `values` are those of
+        the method's columns."""
+        found = admit(self.memory, examples.labels.cpu(), classes, self.streams["trusted"])
+        slots, rows = found.placement.slots, examples.at(found.placement.chosen)
+        self.memory.update(found.unpinned, pinned=torch.zeros_like(found.unpinned))
+        pinned = torch.ones_like(slots)
+        self.memory.write(slots, rows, task, **{**values(rows), "pinned": pinned})
+        lost = found.refused + len(found.unpinned)
+        if lost:
+            self.notes.append(
+                f"{lost} verified examples are more than their class's share of the memory: "
+                f"{found.refused} did not enter and {len(found.unpinned)} may leave it."
+            )
+
+    def _count(self, batch: Batch, weighed: Weighed, objective: Objective) -> None:
+        """Note how each example of the task fared in an update."""
+        losses, labels = weighed.losses.detach(), batch.labels
+        if weighed.outputs is None or len(weighed.outputs) != len(labels):
+            margin = torch.full_like(losses, torch.nan)
+        else:
+            margin = margins(weighed.outputs.detach(), labels).to(losses)
+        weight = weighed.weights / objective.weights(losses)
+        self.tally.add(batch.ids, torch.stack([losses, margin, weight], dim=1).cpu())
 
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -194,8 +231,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def unweighed(learner: Learner, batch: Batch, objective: Objective) -> Weighed:
     """Every row with the share that the method gives it."""
-    losses = objective.loss_fn(learner.outputs(batch.inputs), objective.targets)
-    return Weighed(losses, objective.weights(losses))
+    outputs = learner.outputs(batch.inputs)
+    losses = objective.loss_fn(outputs, objective.targets)
+    return Weighed(losses, objective.weights(losses), outputs=outputs)
 
 
 def uniform(losses: Tensor) -> Tensor:

@@ -4,14 +4,14 @@ which any method can use by setting `learner.weigh`."""
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from metasp.influence import Influence, fuse, record, sp_influence
 from metasp.methods.learner import Learner, Objective, Weighed, unweighed
-from metasp.types import Batch
+from metasp.types import Batch, LossFn
 
 GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
 BATCHNORM_NEEDS_TWO = 2  # examples of the past: fewer have no statistics
@@ -91,7 +91,10 @@ class InfluenceWeights:
         if len(learner.past()) < BATCHNORM_NEEDS_TWO:
             return unweighed(learner, batch, objective)
         old, new = validation_sets(learner, self.validation_old, self.validation_new)
+        watched = Watched(objective.loss_fn)
+        objective = replace(objective, loss_fn=watched)
         losses, influence = self.measure(learner, batch, objective, (old, new))
+        outputs = watched.outputs
         plain = objective.weights(losses)
         weights, fused, gamma = RULES[self.rule](influence, self.gamma, self.strength)
         rows = slice(None) if objective.weighable is None else objective.weighable
@@ -104,14 +107,14 @@ class InfluenceWeights:
         usable = bool(weights.isfinite().all() and weights.sum() > 0)
         numbers = {"gamma": gamma, "fallback": float(not usable)}
         if self.observe or not usable:
-            return Weighed(losses, plain, numbers)
+            return Weighed(losses, plain, numbers, outputs)
         if self.shuffle:
             weights = weights[torch.randperm(len(weights), generator=learner.streams["shuffle"])]
         if objective.shares is not None:  # the rule weighs a mean: here each row has a share
             factors = torch.ones_like(plain)
             factors[rows] = len(weights) * weights
             weights = plain * factors
-        return Weighed(losses, weights, numbers)
+        return Weighed(losses, weights, numbers, outputs)
 
     def measure(
         self, learner: Learner, batch: Batch, objective: Objective, goals: tuple[Batch, Batch]
@@ -144,6 +147,18 @@ class InfluenceWeights:
         rows = slice(None) if objective.weighable is None else objective.weighable
         stability, plasticity = (found.stability / scale)[rows], (found.plasticity / scale)[rows]
         return losses / scale, replace(found, stability=stability, plasticity=plasticity)
+
+
+class Watched:
+    """A loss that keeps the first outputs it is asked about: those of the batch."""
+
+    def __init__(self, loss_fn: LossFn) -> None:
+        self.loss_fn, self.outputs = loss_fn, cast(Tensor | None, None)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.outputs is None:
+            self.outputs = outputs
+        return self.loss_fn(outputs, targets)
 
 
 def as_mean(objective: Objective, size: int) -> Objective:

@@ -84,9 +84,10 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
         column[slots] = EMPTY if name == SLOTS else 0  # restoring makes blanks of empty slots
         kept[name] = column
     for name in arrays:
-        if name == "ledger/ids":
-            rows, names = ~np.isin(arrays[name], ids), ["ledger/ids", "ledger/sums"]
-            names.append("ledger/counts")
+        if name in ("ledger/ids", "tally/ids"):
+            part = name.removesuffix("ids")
+            rows = ~np.isin(arrays[name], ids)
+            names = [part + column for column in ("ids", "sums", "counts")]
         elif name.startswith("method/") and name.endswith("_ids"):
             rows, names = ~np.isin(arrays[name], ids), [name, name.removesuffix("_ids")]
         else:

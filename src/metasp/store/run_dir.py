@@ -28,6 +28,7 @@ from metasp.store.run_tables import (
     INFLUENCE,
     MEMORY,
     NOISE,
+    TRUSTED,
     command_for,
     memory_names,
     whole_table,
@@ -236,12 +237,20 @@ class RunDir:
 
     def keep_noise(self, flipped: Columns) -> None:
         """Note which labels are wrong on purpose, for scoring."""
-        if flipped:
-            table = pa.table(dict(flipped), schema=NOISE)
+        self._keep("noise.parquet", flipped, NOISE)
+
+    def keep_trusted(self, trusted: Columns) -> None:
+        """Note which examples were given as verified, and with which labels."""
+        self._keep("trusted.parquet", trusted, TRUSTED)
+
+    def _keep(self, name: str, columns: Columns, schema: pa.Schema) -> None:
+        """Store facts about examples that the run was given, but for what was forgotten."""
+        if columns:
+            table = pa.table(dict(columns), schema=schema)
             gone = pa.array(self.forgotten(), pa.int64())
             kept = table.filter(pc.invert(pc.is_in(table["id"], gone)))
             with writing(self.path):
-                write_table(self.path / "noise.parquet", kept)
+                write_table(self.path / name, kept)
 
     def forgotten(self) -> list[int]:
         """The ids of examples that the run must do without."""
@@ -257,6 +266,10 @@ class RunDir:
     def memory(self) -> Columns:
         """What the memory holds, as of the last checkpoint."""
         return forget.memory_of(self.path)
+
+    def trusted(self) -> Columns | None:
+        """The examples that were given as verified; None where there are none."""
+        return self._columns("trusted.parquet", TRUSTED)
 
     def noise(self) -> Columns | None:
         """The labels that are wrong on purpose; None where none were asked for."""
@@ -294,7 +307,13 @@ class RunDir:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for path in self.path.glob("explorer*.html"):
             path.unlink()
-        for name in ("events.jsonl", "influence.parquet", "noise.parquet", "spec.toml"):
+        for name in (
+            "events.jsonl",
+            "influence.parquet",
+            "noise.parquet",
+            "trusted.parquet",
+            "spec.toml",
+        ):
             (self.path / name).unlink(missing_ok=True)
 
     def _drop_half_written(self) -> None:

@@ -38,6 +38,8 @@ NOISE = schema_of(
     true_label=pa.int32(),
 )
 
+TRUSTED = schema_of(task=pa.int32(), id=pa.int64(), label=pa.int32())
+
 MEMORY = schema_of(
     slot=pa.int64(),
     id=pa.int64(),

@@ -1,0 +1,49 @@
+"""How examples fared: the means of loss, margin and weight over the updates of a task."""
+
+import torch
+import torch.nn.functional as F
+
+from metasp.methods.tally import Tally, margins
+from tests.methods.worlds import digits
+
+
+def test_means_are_those_of_all_entries_and_strangers_do_not_count():
+    tally = Tally(torch.tensor([30, 10, 20]))
+    tally.add(torch.tensor([10, 99, 30]), torch.tensor([[1.0, 2, 1], [9, 9, 9], [3, 4, 1]]))
+    tally.add(torch.tensor([10, 10]), torch.tensor([[5.0, 0, 0], [0, 1, 2]]))
+    assert tally.means(torch.tensor([10, 30]), "loss").tolist() == [2.0, 3.0]
+    assert tally.means(torch.tensor([10, 30]), "margin").tolist() == [1.0, 4.0]
+    unknown = tally.means(torch.tensor([20, 99, 5]), "loss")
+    assert unknown.isnan().all()
+    kept = Tally.from_state(tally.without(torch.tensor([30])).state())
+    assert kept.means(torch.tensor([10]), "loss").tolist() == [2.0]
+    assert kept.means(torch.tensor([30]), "loss").isnan().all()
+
+
+def test_a_margin_is_the_logit_of_the_label_less_the_largest_other():
+    outputs = torch.tensor([[3.0, 1.0, 2.5], [0.0, 4.0, 1.0]])
+    assert margins(outputs, torch.tensor([0, 2])).tolist() == [0.5, -3.0]
+    assert margins(outputs[:, 0], torch.tensor([0, 1])).isnan().all()
+    assert margins(outputs, torch.tensor([0.5, 1.5])).isnan().all()
+
+
+def test_every_example_of_the_first_task_is_counted_in_every_epoch():
+    """With a learning rate of zero the mean loss is the loss of the untrained model."""
+    trainer = digits("er", epochs=2, lr=1e-12, augment=False, augment_memory=False)
+    task, model = trainer.tasks[0], trainer.learner.model
+    model.eval()
+    batch = trainer.learner.plain(task.train.take(torch.arange(len(task.train))))
+    outputs = model(batch.inputs).detach()
+    model.train()
+    for event in trainer.run():
+        if type(event).__name__ == "StepTaken" and (event.task, event.epoch) == (1, 0):
+            break
+        if type(event).__name__ == "StepTaken":
+            tally = trainer.learner.tally
+    rows = torch.searchsorted(tally.ids, task.train.ids)
+    assert (tally.counts[rows] >= 2).all()
+    loss = F.cross_entropy(outputs, batch.labels, reduction="none")
+    found = tally.means(task.train.ids, "loss")
+    normalised = any(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules())
+    torch.testing.assert_close(found.float(), loss, atol=1.0 if normalised else 1e-4, rtol=0.2)
+    assert (tally.means(task.train.ids, "weight") == 1).all()
