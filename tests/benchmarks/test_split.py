@@ -40,6 +40,15 @@ def test_ids_do_not_hang_on_limit_or_order():
             assert torch.equal(image, picture[int(i)])
 
 
+def test_a_limit_is_of_train_examples_alone():
+    full, limited = load_benchmark(RunSpec()), load_benchmark(RunSpec(limit_per_class=3))
+    for whole, task in zip(full.tasks, limited.tasks):
+        assert task.train.labels.bincount().tolist()[-2:] == [3, 3]
+        assert torch.equal(task.test.rows, whole.test.rows)
+        assert torch.equal(task.test.labels, whole.test.labels)
+        assert len(task.test) > 60
+
+
 def test_a_shuffled_order_is_the_seeds():
     source = load_benchmark(RunSpec()).source
     orders = [[t.classes for t in split(source, 5, None, Streams(seed)["classes"])]

@@ -3,6 +3,7 @@ import itertools
 import pytest
 import torch
 
+from metasp.engine import build_trainer
 from metasp.engine.evaluate import best_of, evaluate
 from metasp.engine.trainer import Diverged, LearningRate
 from metasp.errors import UserError
@@ -39,6 +40,26 @@ def test_tested_before_and_after_each_task(tiny):
     assert [(e.task, e.before, e.on) for e in tests] == [
         entry for t in range(5) for entry in ((t, True, (t,)), (t, False, tuple(range(t + 1))))
     ]
+
+
+def test_a_model_is_scored_over_the_classes_seen_so_far_and_none_to_come(tiny):
+    asked = []
+
+    def score(learner, task, seen):
+        asked.append((task.index, list(seen)))
+        return 0.0, 0.0
+
+    experiment = tiny(method="finetune", classes_per_task=(4, 3, 3), limit_per_class=4)
+    trainer = build_trainer(experiment.spec, experiment.benchmark)
+    trainer.score = score
+    for _ in trainer.run():
+        pass
+    first, two, all_of_them = list(range(4)), list(range(7)), list(range(10))
+    assert asked == [
+        (0, first), (0, first),
+        (1, two), (0, two), (1, two),
+        (2, all_of_them), (0, all_of_them), (1, all_of_them), (2, all_of_them),
+    ]  # fmt: skip
 
 
 def test_scores_of_one_model_both_ways(tiny):

@@ -1,6 +1,7 @@
 """The influence equals the gradient through the example weights, on every kind of model."""
 
 import copy
+from collections import OrderedDict
 from functools import partial
 
 import pytest
@@ -9,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from metasp.influence import example_influence, record, sp_influence
+from metasp.errors import UserError
+from metasp.influence import example_influence, record, sp_influence, virtual_parameters
 from metasp.influence.rules import RULES
 from tests.influence import nets
 from tests.oracles import influence_through_weights, sgd
@@ -59,6 +61,16 @@ def problem(kind, dtype=torch.float64, n=7, goal=5):
 
 def close(found, wanted, tolerance):
     return (found - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+def test_a_scope_is_a_prefix_of_names_and_no_other_part():
+    model = nn.Sequential(OrderedDict(ahead=nn.Linear(6, 5), head=nn.Linear(5, 4)))
+    batch = (torch.randn(3, 6), torch.tensor([0, 1, 2]))
+    moved = virtual_parameters(model, LOSS, batch, 0.1, scope="head")
+    assert set(moved) == {"head.weight", "head.bias"}
+    assert set(virtual_parameters(model, LOSS, batch, 0.1, scope="ahead.b")) == {"ahead.bias"}
+    with pytest.raises(UserError, match="no trainable parameter is in scope"):
+        virtual_parameters(model, LOSS, batch, 0.1, scope="ead")
 
 
 @pytest.mark.parametrize("kind", SHAPES)

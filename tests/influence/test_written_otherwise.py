@@ -78,9 +78,25 @@ class Overwriting(WithoutGradient):
         return torch.tanh(self.norm(h) - self.away(h))
 
 
+class Skipping(Plain):
+    """Half of a layer's input is added to its output."""
+
+    def block(self, x):
+        return torch.tanh(self.norm(self.body(x)) + x * 0.5 - self.body(x) * 2.0)
+
+
+class SkippingByAlpha(Skipping):
+    """The same, in the words of `add` and `sub`."""
+
+    def block(self, x):
+        total = torch.add(self.norm(self.body(x)), x, alpha=0.5)
+        return torch.tanh(total.sub(self.body(x), alpha=2.0))
+
+
 PAIRS = {
     "two names": (TwoNames, Plain),
     "checkpointed": (Checkpointed, Plain),
+    "alpha": (SkippingByAlpha, Skipping),
     "no_grad": (WithoutGradient, Detached),
     "no_grad, forward mode": (Overwriting, Detached),
 }

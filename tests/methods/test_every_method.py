@@ -16,7 +16,17 @@ from metasp.memory import SELECTIONS
 from metasp.methods import METHODS
 from metasp.methods.method import Method
 from tests.helpers import assert_same_run
-from tests.methods.worlds import TELLING, blobs, digits, finish, on, small, train, weights
+from tests.methods.worlds import (
+    TELLING,
+    blobs,
+    changed,
+    digits,
+    finish,
+    on,
+    small,
+    train,
+    weights,
+)
 
 every = pytest.mark.parametrize("name", METHODS)
 
@@ -58,6 +68,21 @@ def test_a_run_stopped_in_every_phase_of_every_task_ends_in_the_same_bits(name, 
     stops = sorted(where.choice(numbers) for numbers in places.values())
     pieces = run(spec, tmp_path / "pieces", stops[:-1])  # after the last there is nothing to do
     assert_same_run(pieces.directory, whole)
+
+
+@every
+def test_a_restored_trainer_stands_where_the_first_stood(name):
+    """Counters included, in a later task."""
+    settings = TELLING.get(name, {})
+    one, two = (digits(name, limit_per_class=4, tasks=2, settings=settings) for _ in range(2))
+    events = one.run()
+    while one.position.task == 0 or one.position.step < 2:
+        next(events)
+    tensors, position = one.state()
+    kept = {key: tensor.clone() for key, tensor in tensors.items()}
+    two.restore(kept, position)
+    assert changed(kept, two.state()[0]) == []
+    assert two.position == one.position
 
 
 @every

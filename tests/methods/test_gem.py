@@ -47,6 +47,21 @@ def test_gem_takes_the_current_task_for_no_constraint():
     assert trainer.method.past_tasks() == []
 
 
+@pytest.mark.parametrize("method", ["gem", "agem"])
+def test_the_look_at_the_memory_moves_no_statistics(method):
+    """BatchNorm's running statistics after a step are those of one pass over the new batch."""
+    trainer = in_third_task(method)
+    new = trainer.tasks[2].train.take(torch.arange(8))
+    model = copy.deepcopy(trainer.learner.model).train()
+    model(trainer.learner.transform(new.inputs))
+    before = dict(trainer.learner.model.named_buffers())["norms.0.running_mean"].clone()
+    trainer.method.step(new, None)
+    found = dict(trainer.learner.model.named_buffers())
+    assert not torch.equal(found["norms.0.running_mean"], before)
+    for name, wanted in model.named_buffers():
+        assert torch.equal(found[name], wanted), name
+
+
 def test_agem_steps_against_no_reference_and_uses_the_whole_budget():
     trainer = in_third_task("agem")
     learner = trainer.learner

@@ -88,9 +88,10 @@ def test_what_a_method_would_ignore_is_refused(tiny, changes, words):
         tiny(**changes)
 
 
-def test_a_scope_that_no_parameter_has_is_refused_before_anything_is_trained(tiny):
-    run = tiny(method="metasp", settings={"scope": "haed"})
-    with pytest.raises(UserError, match=r"unknown scope 'haed': did you mean 'head'\?"):
+@pytest.mark.parametrize("scope", ["haed", "ead"])
+def test_a_scope_that_no_parameter_has_is_refused_before_anything_is_trained(tiny, scope):
+    run = tiny(method="metasp", settings={"scope": scope})
+    with pytest.raises(UserError, match=rf"unknown scope '{scope}': did you mean 'head'\?"):
         next(run.events())
     assert not run.directory.path.exists()
 

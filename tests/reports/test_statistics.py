@@ -63,5 +63,17 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(ps, level):
     assert {i for i, p in enumerate(holm(ps)) if p <= level} == rejected
 
 
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+@pytest.mark.parametrize(
+    ("ps", "adjusted"),
+    [
+        ([], []),
+        ([0.03], [0.03]),
+        ([0.03, 0.04], [0.06, 0.06]),
+        ([0.04, 0.01], [0.04, 0.02]),
+        ([0.6, 0.7], [1.0, 1.0]),
+        ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
+        ([0.04, 0.02, 0.01, 0.03], [0.06, 0.06, 0.04, 0.06]),
+    ],
+)
+def test_holm_by_hand(ps, adjusted):
+    assert holm(ps) == pytest.approx(adjusted)

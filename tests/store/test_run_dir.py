@@ -8,8 +8,11 @@ import sys
 import pytest
 
 from metasp.errors import UserError
+from metasp.events import TaskFinished
 from metasp.experiment import Interrupted
 from metasp.metrics import SCENARIOS
+from metasp.spec import RunSpec
+from metasp.store import RunDir
 from metasp.store.checkpoints import load_latest
 from tests.helpers import assert_same_run, finish, metasp
 
@@ -263,3 +266,34 @@ def test_a_checkpoint_of_another_version_is_left_as_it_is(tiny, monkeypatch):
     with pytest.raises(UserError, match="has format 1 and this version of metasp reads 2"):
         finish(tiny())
     assert {path.name for path in (run.path / "checkpoint").iterdir()} == before
+
+
+def test_a_task_that_is_done_again_replaces_its_rows(tmp_path):
+    """As after a kill between the tables of a task and its checkpoint."""
+    spec = RunSpec()
+    run = RunDir(tmp_path / spec.name)
+    with run.open(spec):
+        for task, ids, fused in ((0, [1, 2], 0.1), (1, [2, 3], 0.2), (1, [2, 3, 4], 0.3)):
+            run.append(TaskFinished(task, memory_of(ids, task), influences_of(ids, task, fused)))
+    found = run.influence()
+    assert list(zip(found["task"], found["id"], found["fused"])) == [
+        (0, 1, 0.1), (0, 2, 0.1), (1, 2, 0.3), (1, 3, 0.3), (1, 4, 0.3)
+    ]  # fmt: skip
+    assert {task: table["id"] for task, table in run.memory_tables().items()} == {
+        0: [1, 2],
+        1: [2, 3, 4],
+    }
+
+
+def memory_of(ids, task):
+    """The table of a memory that holds these ids."""
+    slots = list(range(len(ids)))
+    return {"slot": slots, "id": ids, "label": ids, "task": [task] * len(ids), "entered": slots,
+            "influence": [0.5] * len(ids)}  # fmt: skip
+
+
+def influences_of(ids, task, fused):
+    """The table of a task's influences."""
+    known = {name: [fused] * len(ids) for name in ("stability", "plasticity", "fused")}
+    return {"task": [task] * len(ids), "id": ids, "label": ids, "source": ["new"] * len(ids),
+            **known, "count": [1] * len(ids), "kept": [True] * len(ids)}  # fmt: skip

@@ -1,0 +1,58 @@
+"""Forgetting in a stored run: nothing of an example is left in any file."""
+
+import numpy as np
+import pytest
+
+from metasp.store.checkpoints import load_checkpoint, load_latest, numbers_in
+from tests.helpers import finish
+from tests.methods.worlds import TELLING
+
+
+def held_by(array: np.ndarray, rows: np.ndarray) -> list[bytes]:
+    """The bytes of some rows of an array that could not stand there by chance."""
+    found = [np.ascontiguousarray(row).tobytes() for row in array[rows]]
+    return [row for row in found if len(row) >= 16 and len(set(row)) > 4]
+
+
+@pytest.mark.parametrize("method", ["er", "gmed", "hal", "metasp-rehsel"])
+def test_no_byte_of_a_forgotten_example_stays(tiny, method):
+    """Looked for in every file: of both checkpoints, of a copy that a killed write left, and of
+    tensors whose JSON was never written."""
+    settings = TELLING.get(method, {})
+    run = tiny(method=method, settings=settings, epochs=2, limit_per_class=12, memory=20)
+    directory = finish(run)
+    folder = directory.path / "checkpoint"
+    latest = max(folder.glob("*.safetensors")).read_bytes()
+    (folder / "999999.safetensors").write_bytes(latest)
+    (folder / ".000001.safetensors.0123.tmp").write_bytes(latest)
+    found, _ = load_latest(folder)
+    slots = [0, 7, 19]
+    kept_by_methods = [ids[:1] for name, ids in found.arrays.items() if name.endswith("s_ids")]
+    gone = np.concatenate([found.arrays["memory/ids"][slots], *kept_by_methods])
+    traces = []
+    for number in numbers_in(folder):
+        arrays = load_checkpoint(folder, number).arrays
+        of_slots = [
+            name for name in arrays if name.startswith("memory/") and len(arrays[name]) == 20
+        ]
+        for name in of_slots:
+            traces += held_by(arrays[name], np.isin(arrays["memory/ids"], gone))
+        for name in arrays:
+            if f"{name}_ids" in arrays:
+                traces += held_by(arrays[name], np.isin(arrays[f"{name}_ids"], gone))
+    assert len(traces) >= 3
+
+    def holding() -> set[str]:
+        files = [path for path in directory.path.rglob("*") if path.is_file()]
+        return {path.name for path in files if any(t in path.read_bytes() for t in traces)}
+
+    assert len(holding()) == 4
+    directory.forget(gone.tolist())
+    assert holding() == set()
+    left, _ = load_latest(folder)
+    forgotten = np.isin(found.arrays["memory/ids"], gone)
+    assert forgotten[slots].all()
+    for name in of_slots:
+        after, before = left.arrays[name], found.arrays[name]
+        assert after[~forgotten].tobytes() == before[~forgotten].tobytes(), name
+        assert (after[forgotten] == (-1 if name == "memory/ids" else 0)).all(), name
