@@ -21,7 +21,7 @@ SELECTION = {
 SETTINGS: dict[str, Any] = {
     "validation_old": None, "validation_new": None, "pseudo_steps": 1, "rule": "released",
     "gamma": None, "strength": 1.0, "running": False, "scope": None, "every": 1,
-    "shuffle_influence": False,
+    "shuffle_influence": False, "cluster": None,
     "candidates": 50, "references": 4, "margin": 0.5, "ridge": 0.001,
     "edit_rate": 0.1, "edit_decay": 0.0, "loss_weight": 0.01, "loss_sign": "text",
     "anchor_weight": 0.1, "anchor_steps": 100, "feature_memory": 0.3, "feature_weight": 0.1,
