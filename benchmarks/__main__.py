@@ -14,7 +14,7 @@ from benchmarks.timing import Told
 from metasp.cli.options import data_option, json_option
 from metasp.cli.terminal import typed
 
-NAMES = ("engine", "step", "herding", "influence", "total", "parallel", "libraries")
+NAMES = ("engine", "step", "herding", "influence", "total", "parallel", "optimizers", "libraries")
 
 
 @click.command()
@@ -31,6 +31,7 @@ def command(name: str, data: Path | None, as_json: bool) -> None:
       influence  the influence step against ER and against the authors' code
       total      a whole run of MetaSP against one of ER
       parallel   a weighted step split over processes
+      optimizers an influence with the pseudo step of AdamW and others against SGD's
       libraries  our influence against captum, Kronfluence and pyDVL
     """
     if name != "libraries" and typed("data"):

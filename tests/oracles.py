@@ -1,5 +1,7 @@
 """Slow, obvious versions of the maths, written without the package."""
 
+import warnings
+
 import torch
 from torch.func import functional_call
 
@@ -55,5 +57,36 @@ def sgd(lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, buffe
                 g = g + momentum * b if nesterov else b
             moved[k] = t - lr * g
         return moved, kept
+
+    return step
+
+
+def torch_step(optimizer, model):
+    """The update of a torch optimizer by its own differentiable variant, from its state as it is,
+    for `influence_through_weights`. With float64 as the default type it counts steps in it."""
+    named = dict(model.named_parameters())
+    names = {id(p): k for k, p in named.items()}
+    own = [([names[id(p)] for p in g["params"]], dict(g)) for g in optimizer.param_groups]
+    began = {k: optimizer.state.get(p, {}) for k, p in named.items()}
+
+    def copied(entry):
+        return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in entry.items()}
+
+    def step(theta, grads, state):
+        state = began if state is None else state
+        moved = {k: t.clone() for k, t in theta.items()}
+        groups = []
+        for keys, group in own:
+            params = [moved[k] for k in keys if k in moved and grads[k] is not None]
+            groups.append({**group, "params": params, "differentiable": True, "foreach": None})
+        twin = type(optimizer)(groups, differentiable=True)
+        with warnings.catch_warnings():  # it sets the gradients of tensors that are no leaves
+            warnings.simplefilter("ignore")
+            for k, p in moved.items():
+                p.grad = grads[k]
+                if state[k]:
+                    twin.state[p] = copied(state[k])
+            twin.step()
+        return moved, {k: copied(twin.state.get(p, {})) for k, p in moved.items()}
 
     return step

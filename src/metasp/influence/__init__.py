@@ -9,9 +9,10 @@ from metasp.influence.core import (
 )
 from metasp.influence.fuse import Fused, fuse
 from metasp.influence.ledger import Ledger
+from metasp.influence.optimizers import Rule
 from metasp.influence.origin import evaluate_at
 from metasp.influence.parallel import Ranks
-from metasp.influence.pseudo import Rule, virtual_parameters
+from metasp.influence.pseudo import virtual_parameters
 
 __all__ = [
     "Fused",

@@ -17,6 +17,7 @@ from metasp.influence.checks import (
     enough_values,
 )
 from metasp.influence.fuse import Fused, check_gamma, fuse
+from metasp.influence.optimizers import State
 from metasp.influence.origin import Origin, kept_random_state, kept_values, shortened
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
@@ -36,7 +37,6 @@ from metasp.influence.pseudo import (
     find_culprit,
     gradient,
     make_plan,
-    with_lr,
 )
 from metasp.influence.rules import Unsupported
 from metasp.influence.tape import Recorder, Tape
@@ -114,6 +114,7 @@ class Options(TypedDict, total=False):
 
     optimizer: torch.optim.Optimizer | None
     scope: Scope
+    clip_norm: float | None
     gamma: float | None
     recorded: Recorded | None
     ranks: Sharing | None
@@ -135,8 +136,11 @@ def sp_influence(
     for the weight of example i (weights are 1/n + E_i, E is not divided by n). ``loss_fn(outputs,
     targets)`` gives one loss per example. Options:
 
-    - ``optimizer``: a ``torch.optim.SGD`` whose step, with its momentum buffers, is the pseudo
-      step; ``lr``, if given too, replaces its learning rate;
+    - ``optimizer``: one of torch's optimizers that act on each number by itself (SGD, Adam, AdamW,
+      NAdam, RMSprop, Adagrad ...), whose next step, with its state, is the pseudo step; ``lr``, if
+      given too, replaces its learning rate;
+    - ``clip_norm``: the norm to which gradients are clipped before each step, as by
+      ``clip_grad_norm_``;
     - ``scope``: a prefix of parameter names or a predicate on them; only those parameters move;
     - ``gamma``: fix the weight of stability instead of fusing;
     - ``recorded``: an earlier `record` of this batch, to share its forward pass;
@@ -168,13 +172,15 @@ def example_influence(
     steps: int = 1,
     optimizer: torch.optim.Optimizer | None = None,
     scope: Scope = None,
+    clip_norm: float | None = None,
     recorded: Recorded | None = None,
 ) -> Tensor:
     """The influence of each example of ``batch`` on the mean loss of one ``goal``, shape (n,).
 
     See `sp_influence` for scale, sign and options.
     """
-    options: Options = {"optimizer": optimizer, "scope": scope, "recorded": recorded}
+    options: Options = {"optimizer": optimizer, "scope": scope, "clip_norm": clip_norm}
+    options["recorded"] = recorded
     found = _influence(model, loss_fn, (batch, {"goal": goal}), (lr, steps), options)
     return found.values[0]
 
@@ -225,7 +231,7 @@ def _influence(
         raise UserError("the pseudo step has no size: give lr, or an optimizer.")
     check_steps(steps)
     rule: Any = lr if optimizer is None else optimizer
-    plan = with_lr(make_plan(model, rule, options.get("scope")), lr)
+    plan = make_plan(model, rule, options.get("scope"), lr, options.get("clip_norm"))
     device = next(iter(plan.params.values())).device
     for what, pair in {"batch": batch, **goals}.items():
         check_pair(pair, device, what)
@@ -314,10 +320,9 @@ def _by_adjoint(
             "the batch's loss uses no parameter in scope: check the scope's name or the model."
         )
     plan = plan.restrict(grads)
-    trail = [plan.params]
-    theta, momenta = plan.step(plan.params, grads, dict(plan.momenta))
+    taken = plan.step(plan.params, grads, plan.update.state)
+    trail, theta = [(plan.params, taken.back)], taken.theta
     for _ in range(1, steps):
-        trail.append(theta)
         (grads,) = ranks.means(
             partial(_gradients, problem, {"batch": problem.batch}, theta), [theta]
         )
@@ -326,23 +331,26 @@ def _by_adjoint(
                 f"{min(lost)} has no gradient after a pseudo step, as the model then takes another "
                 "way: use steps=1."
             )
-        theta, momenta = plan.step(theta, grads, momenta)
+        taken = plan.step(theta, grads, taken.state)
+        trail.append((theta, taken.back))
+        theta = taken.theta
 
     like = {**theta, LOSS: recorded.losses.new_zeros(())}
     ps = ranks.means(partial(_gradients, problem, goals, theta), [like] * len(goals))
     losses = [float(v.pop(LOSS)) for v in ps]
     p = {k: torch.stack([v.get(k, torch.zeros_like(t)) for v in ps]) for k, t in theta.items()}
-    del ps, theta, momenta
+    del ps, theta, taken
 
-    q: dict[str, Tensor | None] = dict.fromkeys(p)
+    q: State | None = None
     total: Tensor | None = None
     for _ in range(1, steps):
-        s, q = _back(plan, p, q, first=False)
-        product, curved = _curvature(problem, trail.pop(), s)
+        theta, back = trail.pop()
+        s, direct, q, decay = back(p, q, True)
+        product, curved = _curvature(problem, theta, s)
         (curved,) = ranks.means(partial(_whole, curved, n), [curved])
         total = product if total is None else total + product
-        p = {name: p[name] + curved[name] + s[name] * plan.rules[name].weight_decay for name in p}
-    s, _ = _back(plan, p, q, first=True)
+        p = {k: t + curved[k] + s[k] * decay.get(k, 0.0) for k, t in direct.items()}
+    s = trail.pop()[1](p, q, False).gradient
     product, path = _first_product(problem, recorded, plan, s, deltas)
     return _Found(product if total is None else total + product, path, losses)
 
@@ -361,14 +369,6 @@ def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> lis
 def _whole(values: Named, count: int) -> list[Part]:
     """One part that is there already."""
     return [(values, count)]
-
-
-def _back(
-    plan: Plan, p: Named, q: Mapping[str, Tensor | None], first: bool
-) -> tuple[Named, dict[str, Tensor | None]]:
-    """The adjoints of gradient (s) and momentum (q) before one step, for all parameters."""
-    pairs = {k: plan.rules[k].adjoint(p[k], q[k], first and plan.momenta[k] is None) for k in p}
-    return {k: s for k, (s, _) in pairs.items()}, {k: m for k, (_, m) in pairs.items()}
 
 
 def _curvature(problem: Problem, theta: Named, s: Named) -> tuple[Tensor, Named]:

@@ -1,4 +1,4 @@
-"""The pseudo step: where one step of SGD would take the parameters, without taking it."""
+"""The pseudo step: where the optimizer's next step would take the parameters, without taking it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +10,16 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence.checks import check_finite, check_pair, check_steps, example_losses
+from metasp.influence.optimizers import (
+    Adjoint,
+    Rule,
+    SGDUpdate,
+    State,
+    Stepped,
+    Update,
+    clipped,
+    update_of,
+)
 from metasp.influence.origin import Origin, kept_random_state, kept_values
 
 Scope = None | str | Callable[[str], bool]
@@ -19,107 +29,37 @@ Named = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One step of ``torch.optim.SGD`` for one parameter."""
-
-    lr: float
-    momentum: float = 0.0
-    dampening: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.lr < float("inf"):
-            raise UserError(f"lr is {self.lr}: give a finite learning rate that is not negative.")
-
-    @classmethod
-    def of(cls, group: torch.optim.Optimizer | Mapping[str, Any]) -> "Rule":
-        """The rule of an SGD with one parameter group, or of one of its groups."""
-        if isinstance(group, torch.optim.Optimizer):
-            groups = sgd(group).param_groups
-            rules = {cls.of(one) for one in groups}
-            if len(rules) > 1:
-                raise UserError(
-                    "this optimizer has parameter groups with different settings: "
-                    "pass the optimizer itself instead of one rule."
-                )
-            return rules.pop()
-        if group.get("maximize"):
-            raise UserError("the optimizer maximizes: use maximize=False for an influence.")
-        return cls(
-            float(group["lr"]),
-            float(group["momentum"]),
-            float(group["dampening"]),
-            bool(group["nesterov"]),
-            float(group["weight_decay"]),
-        )
-
-    def step(self, theta: Tensor, grad: Tensor, buffer: Tensor | None) -> tuple[Tensor, Any]:
-        """The next value and momentum buffer, both new tensors of the shape of ``theta``."""
-        if self.weight_decay:
-            grad = grad.add(theta, alpha=self.weight_decay)
-        if self.momentum:
-            # torch's first step takes the gradient as it is, without dampening.
-            buffer = (
-                grad
-                if buffer is None
-                else (buffer * self.momentum).add_(grad, alpha=1.0 - self.dampening)
-            )
-            grad = grad.add(buffer, alpha=self.momentum) if self.nesterov else buffer
-        return theta.sub(grad, alpha=self.lr), buffer
-
-    def adjoint(self, p: Tensor, q: Tensor | None, first: bool) -> tuple[Tensor, Tensor | None]:
-        """Back through one step: the adjoint of its gradient and the one of its momentum.
-
-        ``p`` and ``q`` are the adjoints of the parameter and of the momentum after the step;
-        ``first`` says that no momentum buffer existed before it.
-        """
-        if not self.momentum:
-            return p * -self.lr, None
-        keep = 1.0 if first else 1.0 - self.dampening
-        inner = p * (-self.lr * (self.momentum if self.nesterov else 1.0))
-        if q is not None:
-            inner = inner + q
-        s = inner * keep
-        if self.nesterov:
-            s = s.sub(p, alpha=self.lr)
-        return s, inner * self.momentum
-
-
-def sgd(optimizer: torch.optim.Optimizer) -> torch.optim.SGD:
-    """The optimizer, if its step is one we can differentiate."""
-    if not isinstance(optimizer, torch.optim.SGD):
-        raise UserError(
-            f"the pseudo step follows torch.optim.SGD, not {type(optimizer).__name__}: "
-            "pass an SGD, or pass lr alone."
-        )
-    return optimizer
-
-
-@dataclass(frozen=True)
 class Plan:
-    """The parameters that the pseudo step moves, how, and from which momentum."""
+    """The parameters that the pseudo step moves, and how; ``clip`` is the largest norm of their
+    gradient that the step takes as it is."""
 
     params: Named
-    rules: dict[str, Rule]
-    momenta: dict[str, Tensor | None]
+    update: Update
+    clip: float | None = None
 
     def restrict(self, names: Iterable[str]) -> "Plan":
         """The same plan for some of the names."""
         kept = set(names)
-        return Plan(
-            {k: v for k, v in self.params.items() if k in kept},
-            {k: v for k, v in self.rules.items() if k in kept},
-            {k: v for k, v in self.momenta.items() if k in kept},
-        )
+        params = {k: v for k, v in self.params.items() if k in kept}
+        return replace(self, params=params, update=self.update.restrict(params))
 
-    def step(self, theta: Named, grads: Named, momenta: dict[str, Any]) -> tuple[Named, Any]:
-        """One step from ``theta``: the new parameters and momenta."""
-        moved: Named = {}
-        kept: dict[str, Tensor | None] = {}
-        for name, rule in self.rules.items():
-            moved[name], kept[name] = rule.step(theta[name], grads[name], momenta[name])
-        return moved, kept
+    def cold(self) -> "Plan":
+        """The same plan for an optimizer that has not taken a step yet."""
+        return replace(self, update=self.update.cold())
+
+    def step(self, theta: Named, grads: Named, state: State) -> Stepped:
+        """One step from ``theta``; the optimizer's present state is ``update.state``."""
+        if self.clip is None:
+            return self.update.step(theta, grads, state)
+        shorter, unclip = clipped({k: grads[k] for k in self.params}, self.clip)
+        taken = self.update.step(theta, shorter, state)
+
+        def back(p: Named, q: State | None, whole: bool) -> Adjoint:
+            found = taken.back(p, q, whole)
+            decayed = {k: found.theta[k] + found.gradient[k] * d for k, d in found.decay.items()}
+            return Adjoint(unclip(found.gradient), decayed or found.theta, found.state, {})
+
+        return taken._replace(back=back)
 
 
 def in_scope(name: str, scope: Scope) -> bool:
@@ -130,35 +70,32 @@ def in_scope(name: str, scope: Scope) -> bool:
 
 
 def make_plan(
-    model: nn.Module, rule: "float | Rule | torch.optim.Optimizer", scope: Scope = None
+    model: nn.Module,
+    rule: "float | Rule | torch.optim.Optimizer",
+    scope: Scope = None,
+    lr: float | None = None,
+    clip: float | None = None,
 ) -> Plan:
-    """Who moves and how: the trainable parameters in scope (and in the optimizer, if given)."""
+    """Who moves and how: the trainable parameters in scope (and in the optimizer, if given). A
+    ``lr`` replaces the optimizer's."""
     named = {k: p for k, p in model.named_parameters() if p.requires_grad and in_scope(k, scope)}
-    momenta: dict[str, Tensor | None]
     if isinstance(rule, torch.optim.Optimizer):
-        groups = [(p, Rule.of(group)) for group in sgd(rule).param_groups for p in group["params"]]
-        found = {id(p): one for p, one in groups}
-        named = {k: p for k, p in named.items() if id(p) in found}
-        rules = {k: found[id(p)] for k, p in named.items()}
-        state = rule.state
-        momenta = {k: state.get(p, {}).get("momentum_buffer") for k, p in named.items()}
+        held = {id(p) for group in rule.param_groups for p in group["params"]}
+        named = {k: p for k, p in named.items() if id(p) in held}
+        update = update_of(rule, named)
     else:
         one = rule if isinstance(rule, Rule) else Rule(float(rule))
-        rules = dict.fromkeys(named, one)
-        momenta = dict.fromkeys(named)
+        update = SGDUpdate(dict.fromkeys(named, one), dict.fromkeys(named))
     if not named:
         raise UserError(
             "no trainable parameter is in scope: check the scope's name, requires_grad, "
             "and that the optimizer holds this model's parameters."
         )
-    return Plan({k: p.detach() for k, p in named.items()}, rules, momenta)
-
-
-def with_lr(plan: Plan, lr: float | None) -> Plan:
-    """The plan with another step size everywhere."""
-    if lr is None:
-        return plan
-    return replace(plan, rules={k: replace(r, lr=float(lr)) for k, r in plan.rules.items()})
+    if lr is not None:
+        update = update.with_lr(float(lr))
+    if clip is not None and not clip > 0:
+        raise UserError(f"clip_norm is {clip}: give a norm above zero, or leave it out.")
+    return Plan({k: p.detach() for k, p in named.items()}, update, clip)
 
 
 @dataclass(frozen=True)
@@ -237,9 +174,9 @@ def virtual_parameters(
     steps: int = 1,
     scope: Scope = None,
 ) -> Named:
-    """The parameters after ``steps`` SGD steps on the batch's mean loss, by name.
+    """The parameters after ``steps`` steps on the batch's mean loss, by name.
 
-    ``rule`` is a learning rate, a `Rule` or a ``torch.optim.SGD`` (with its momentum buffers).
+    ``rule`` is a learning rate, a `Rule` of SGD or an optimizer of torch (with its state).
     The model, its buffers, the optimizer and the random state stay as they are. Parameters that
     do not move (frozen, out of scope, unused) are not in the answer.
     """
@@ -253,10 +190,9 @@ def virtual_parameters(
         torch.enable_grad(),
     ):
         problem = Problem(model, loss_fn, batch, Origin.of(model, device))
-        theta, momenta = dict(plan.params), plan.momenta
+        theta, state = dict(plan.params), plan.update.state
         for _ in range(steps):
             _, grads = gradient(problem, theta)
             plan = plan.restrict(grads)
-            moved, momenta = plan.step(theta, grads, momenta)
-            theta = moved
+            theta, state, _ = plan.step(theta, grads, state)
     return theta

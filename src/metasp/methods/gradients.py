@@ -113,7 +113,7 @@ def after_virtual_step(learner: Learner, batch: Batch) -> Named:
 def stepped(learner: Learner, grads: Mapping[str, Tensor]) -> Named:
     """The parameters that the optimizer's next step along known gradients would give."""
     plan = make_plan(learner.model, learner.optimizer).restrict(grads)
-    return plan.step(plan.params, dict(grads), dict(plan.momenta))[0]
+    return plan.step(plan.params, dict(grads), plan.update.state).theta
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from metasp.influence.origin import Origin, kept_random_state, kept_values
-from metasp.influence.pseudo import Problem, Rule, gradient, make_plan
+from metasp.influence.pseudo import Problem, gradient, make_plan
 from metasp.methods.gradients import (
     Named,
     elsewhere,
@@ -134,8 +134,8 @@ class HAL(Method):
     def forgetful(self) -> Named:
         """The parameters after one more epoch on the memory alone; the model stays as it is."""
         learner, model = self.learner, self.learner.model
-        plan = make_plan(model, Rule.of(learner.optimizer))
-        theta, momenta = dict(plan.params), dict(plan.momenta)
+        plan = make_plan(model, learner.optimizer).cold()
+        theta, state = dict(plan.params), plan.update.state
         order = learner.memory.draw(len(learner.memory), learner.streams["anchors"])
         origin = Origin.of(model, learner.device)
         with kept_random_state(learner.device), kept_values(model):
@@ -146,7 +146,7 @@ class HAL(Method):
                 with statistics_for(model, batch.size), learner.autocast():
                     _, grads = gradient(problem, theta)
                 plan = plan.restrict(grads)
-                moved, momenta = plan.step(theta, grads, momenta)
+                moved, state, _ = plan.step(theta, grads, state)
                 theta = {**theta, **moved}
         return theta
 
