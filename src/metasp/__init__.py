@@ -1,7 +1,18 @@
 """Rehearsal-based continual learning with example influence."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metasp.api import run as run
+    from metasp.benchmarks.python import split as split
+    from metasp.influence import Ledger as Ledger
+    from metasp.influence import example_influence as example_influence
+    from metasp.influence import fuse as fuse
+    from metasp.influence import sp_influence as sp_influence
+    from metasp.learner import ContinualLearner as ContinualLearner
+    from metasp.memory import Memory as Memory
+    from metasp.spec import RunSpec as RunSpec
 
 __version__ = "0.1.0"
 
@@ -18,13 +29,15 @@ PUBLIC = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """The public names, imported when they are first asked for."""
-    if name not in PUBLIC:
-        raise AttributeError(f"module 'metasp' has no attribute {name!r}")
-    value = getattr(importlib.import_module(PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a checker knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """The public names, imported when they are first asked for."""
+        if name not in PUBLIC:
+            raise AttributeError(f"module 'metasp' has no attribute {name!r}")
+        value = getattr(importlib.import_module(PUBLIC[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

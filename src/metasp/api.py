@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, cast
 
 from metasp.benchmarks import Benchmark
 from metasp.console import text_console
@@ -13,6 +13,34 @@ from metasp.folders import default_data, default_runs
 from metasp.methods import METHODS
 from metasp.progress import follow
 from metasp.spec import RunSpec
+from metasp.typed import RunKeywords, Scores, SpecKeywords
+
+
+class Seconds(TypedDict):
+    """How long a run took."""
+
+    total: float
+    per_step: dict[str, float]  # the median, by kind of step
+    steps: dict[str, int]
+
+
+class StoredSpec(SpecKeywords):
+    """The spec of a run, completed."""
+
+    benchmark: str
+    data_digest: str
+
+
+class RunResult(TypedDict):
+    """What `metasp.run` gives: the content of result.json, its scores, and where it is."""
+
+    run: str
+    spec: StoredSpec
+    class_names: list[str]
+    class_il: Scores
+    task_il: Scores
+    seconds: Seconds
+    environment: dict[str, str | int]
 
 
 def run(
@@ -22,39 +50,44 @@ def run(
     data: str | Path | None = None,
     quiet: bool = True,
     force: bool = False,
-    **settings: Any,
-) -> dict[str, Any]:
+    **settings: Unpack[RunKeywords],
+) -> RunResult:
     """Train on a stream of tasks as `metasp run` does, and give the result (that of result.json,
     with `run`, the directory). A finished run is read, a stopped one continued.
 
     ``benchmark`` is a name (`metasp list benchmarks`) or a stream made by `metasp.split`;
     ``runs`` is the folder that holds the runs (default: METASP_RUNS, or else "runs") and ``data``
     the one that holds the data sets (default: METASP_DATA); ``quiet=False`` shows the progress, and
-    ``force`` makes a stored run again from its start; ``settings`` are those of a `RunSpec` and of
-    the method. Trackers and another checkpoint interval are for the command line, or for
-    `metasp.experiment.prepare`.
+    ``force`` makes a stored run again from its start; ``settings`` are the keywords of
+    `metasp.typed.RunKeywords`: the fields of a `RunSpec`, and what the method takes. Trackers and
+    another checkpoint interval are for the command line, or for `metasp.experiment.prepare`.
     """
     if not isinstance(benchmark, str | Benchmark):
         raise UserError(
             f"benchmark must be a name, or a stream made by `metasp.split`, not {benchmark!r}."
         )
-    known = {entry.name for entry in fields(RunSpec)}
-    given = settings.pop("settings", {})
-    if not isinstance(given, Mapping):
-        raise UserError(f"settings must be a table of the method's own, not {given!r}.")
-    own = dict(given)
-    loose = {key: settings.pop(key) for key in list(settings) if key not in known}
-    of_methods = {f.name for recipe in METHODS.values() for f in fields(recipe.kind.Settings)}
-    for key in loose:
-        if key not in of_methods:
-            raise unknown("setting of a run", key, known | of_methods)
-    own |= loose
     named = {"benchmark": benchmark} if isinstance(benchmark, str) else {}
-    spec = RunSpec.from_dict({**named, **settings, "settings": own})
+    spec = RunSpec.from_dict({**named, **sorted_out(settings)})
     stream = None if isinstance(benchmark, str) else benchmark
     where = default_data() if data is None else Path(data)
     place = default_runs() if runs is None else Path(runs)
     experiment = prepare(spec, place, where, stream, force=force)
     if not experiment.finished:
         follow(experiment.events(), experiment, text_console(quiet=quiet))
-    return {"run": str(experiment.directory.path), **(experiment.directory.outcome() or {})}
+    result = {"run": str(experiment.directory.path), **(experiment.directory.outcome() or {})}
+    return cast(RunResult, result)
+
+
+def sorted_out(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a spec, with the settings of a method that stand beside them put in their
+    place."""
+    known = {entry.name for entry in fields(RunSpec)}
+    of_methods = {f.name for recipe in METHODS.values() for f in fields(recipe.kind.Settings)}
+    own = given.get("settings", {})
+    if not isinstance(own, Mapping):
+        raise UserError(f"settings must be a table of the method's own, not {own!r}.")
+    loose = {key: value for key, value in given.items() if key not in known}
+    for key in loose:
+        if key not in of_methods:
+            raise unknown("setting of a run", key, known | of_methods)
+    return {**{key: given[key] for key in given if key in known}, "settings": {**own, **loose}}

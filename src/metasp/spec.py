@@ -93,7 +93,7 @@ class RunSpec:
         late=True,
     )
     method: str = setting("metasp-rehsel", "How to learn; see `metasp list methods`.")
-    settings: Mapping[str, Any] = setting(dict, "The method's own settings.")
+    settings: Mapping[str, object] = setting(dict, "The method's own settings.")
     memory: int = setting(200, "Examples the memory may hold.", least=0)
     selection: str | None = setting(None, "What the memory keeps; see `metasp list selections`.")
     rehearse_last: int | None = setting(
@@ -141,7 +141,7 @@ class RunSpec:
         parts = (self.benchmark, self.method, f"m{self.memory}", f"s{self.seed}", self.digest)
         return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.")[:60] for part in parts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain values by name; without what is None, or late and at its default."""
         values = {key: plain(value) for key, value in asdict(self).items() if value is not None}
         for entry in fields(self):
@@ -151,7 +151,7 @@ class RunSpec:
         return values
 
     def to_toml(self) -> str:
-        values = self.as_dict()
+        values: dict[str, Any] = self.as_dict()
         settings = values.pop("settings")
         lines = [f"{key} = {toml(value)}" for key, value in values.items()]
         if settings:
@@ -160,24 +160,26 @@ class RunSpec:
         return "\n".join(lines) + "\n"
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], source: str = "the spec") -> Self:
+    def from_dict(cls, values: Mapping[str, object], source: str = "the spec") -> Self:
         known = {entry.name for entry in fields(cls)}
         for key in values:
             if key not in known:
                 raise unknown(f"key in {source}", key, known)
-        if not isinstance(values.get("settings", {}), Mapping):
+        settings = values.get("settings", {})
+        if not isinstance(settings, Mapping):
             raise UserError(f"settings in {source} must be a table of the method's settings.")
         plain_values = {key: frozen(value) for key, value in values.items()}
         if "settings" in values:
-            plain_values["settings"] = {k: frozen(v) for k, v in values["settings"].items()}
+            plain_values["settings"] = {k: frozen(v) for k, v in settings.items()}
         return cls(**plain_values)
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
         return cls.from_dict(read_toml(path), str(path))
 
-    def with_(self, **changes: Any) -> Self:
-        return replace(self, **changes)
+    def with_(self, **changes: object) -> Self:
+        checked_at_once: dict[str, Any] = changes
+        return replace(self, **checked_at_once)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,16 @@ from torch import Tensor
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) to one loss per example, shape (n,)."""
+
+
+class ArrayLike(Protocol):
+    """What NumPy can read: a tensor, an array, a column of a table."""
+
+    def __array__(self) -> object: ...
+
+
+Rows = ArrayLike | Sequence[object]
+"""One value, or row of values, per example."""
 
 CROSS_ENTROPY: LossFn = partial(F.cross_entropy, reduction="none")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from metasp.benchmarks.deal import split
 from metasp.benchmarks.noise import Flipped, with_imbalance, with_label_noise, wrong_labels
@@ -24,7 +23,7 @@ class Benchmark:
     tasks: list[Task]
     transform: Transform
     flipped: Flipped = field(default_factory=dict)
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def trusted(self) -> dict[str, list[int]]:
@@ -44,7 +43,9 @@ class Benchmark:
         return len(set(classes)) < len(classes)
 
 
-def assemble(source: Source, spec: RunSpec, chosen: Mapping[str, Any] | None = None) -> Benchmark:
+def assemble(
+    source: Source, spec: RunSpec, chosen: Mapping[str, object] | None = None
+) -> Benchmark:
     """The stream of a source under the settings of a spec."""
     streams = Streams(spec.seed)
     if spec.classes_per_task and spec.tasks not in (None, len(spec.classes_per_task)):

@@ -2,16 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from metasp.benchmarks.arrays import array_source
 from metasp.benchmarks.benchmark import Benchmark, assemble
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError, unknown
 from metasp.spec import RunSpec
+from metasp.typed import SplitKeywords
+from metasp.types import Rows
+
+Pairs = Dataset[object] | Sequence[tuple[object, object]]
+"""Inputs with a label each."""
 
 PREFIX = "python:"
 SETTINGS = ("classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
@@ -20,29 +26,29 @@ SETTINGS = ("classes_per_task", "class_order", "split_by", "limit_per_class", "i
 
 
 def split(
-    dataset: Any,
+    dataset: Pairs,
     *,
     tasks: int | None = None,
-    test: Any = None,
+    test: Pairs | None = None,
     name: str = "dataset",
     class_names: Sequence[str] | None = None,
-    domains: Sequence[Any] | None = None,
-    test_domains: Sequence[Any] | None = None,
-    **settings: Any,
+    domains: Rows | None = None,
+    test_domains: Rows | None = None,
+    **settings: Unpack[SplitKeywords],
 ) -> Benchmark:
     """A stream of tasks from a torch Dataset of (input, label) pairs.
 
     Inputs are pictures (tensors, arrays or PIL images) or rows of numbers, all of one shape.
     Without a `test` Dataset a fixed fifth of each class is held out. With `domains`, one value
     per example (and `test_domains` for those of `test`), each value is a task and all tasks have
-    the same classes. `settings` are those of a spec that concern the data, such as
+    the same classes. `settings` are the keywords of `metasp.typed.SplitKeywords`, such as
     classes_per_task, image_size or label_noise."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting of a split", key, SETTINGS)
     if domains is not None:
         settings["split_by"] = "column:domains"
-    chosen = {"benchmark": f"{PREFIX}{name}", "tasks": tasks, **settings}
+    chosen: dict[str, Any] = {"benchmark": f"{PREFIX}{name}", "tasks": tasks, **settings}
     chosen = {key: tuple(v) if isinstance(v, list) else v for key, v in chosen.items()}
     spec = RunSpec(**chosen)
     source = array_source(
@@ -109,5 +115,5 @@ def as_array(value: Any) -> Any:
     return np.asarray(value)
 
 
-def maybe(values: Sequence[Any] | None) -> Any:
+def maybe(values: Rows | None) -> Any:
     return None if values is None else np.asarray(values)

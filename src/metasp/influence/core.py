@@ -28,7 +28,9 @@ from metasp.influence.paths import (
 )
 from metasp.influence.pseudo import (
     Loss,
+    LossOf,
     Named,
+    Outputs,
     Pair,
     Plan,
     Problem,
@@ -91,7 +93,7 @@ class Influence:
     path: str
     old_loss: float
     new_loss: float
-    own: slice = field(default_factory=lambda: slice(None))
+    own: "slice[int | None, int | None, int | None]" = field(default_factory=lambda: slice(None))
     fixed_gamma: float | None = None
 
     @property
@@ -122,7 +124,7 @@ class Options(TypedDict, total=False):
 
 def sp_influence(
     model: nn.Module,
-    loss_fn: Loss,
+    loss_fn: LossOf[Outputs],
     batch: Pair,
     old: Pair,
     new: Pair,
@@ -165,7 +167,7 @@ def sp_influence(
 
 def example_influence(
     model: nn.Module,
-    loss_fn: Loss,
+    loss_fn: LossOf[Outputs],
     batch: Pair,
     goal: Pair,
     lr: float | None = None,
@@ -185,7 +187,7 @@ def example_influence(
     return found.values[0]
 
 
-def record(model: nn.Module, loss_fn: Loss, batch: Pair) -> Recorded:
+def record(model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair) -> Recorded:
     """The ordinary training forward pass on ``batch``, remembered for its influence.
 
     Losses have the bits of ``loss_fn(model(x), y)``; BatchNorm statistics move once and random

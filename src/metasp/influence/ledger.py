@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metasp.errors import UserError
+from metasp.types import ArrayLike, Rows
 
 DIGITS = 6
 LOWEST = -128  # the exponent of the last digit
@@ -23,6 +24,7 @@ _BASE = np.int64(1) << np.int64(32)
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Column = Integers | Numbers
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._place)
 
-    def add(self, ids: Any, stability: Any, plasticity: Any, fused: Any, *extra: Any) -> None:
+    def add(self, ids: Rows, stability: Rows, plasticity: Rows, fused: Rows, *extra: Rows) -> None:
         """Enter one measurement per id; all arguments are vectors of one length (tensor, array)."""
         names = _array(ids).astype(np.int64)
         given = [_array(v).astype(np.float64) for v in (stability, plasticity, fused, *extra)]
@@ -90,18 +92,18 @@ class Ledger:
         self._sums[places] += state["sums"]
         self._counts[places] += state["counts"]
 
-    def without(self, ids: Any) -> "Ledger":
+    def without(self, ids: Rows) -> "Ledger":
         """A ledger of all that this one holds but for these ids."""
         state = self.state()
         kept = ~np.isin(state["ids"], _array(ids).astype(np.int64))
         held = {name: values[kept] for name, values in state.items()}
         return self.from_state(held, self.extra)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Column]:
         """Columns by name: id (ascending), the mean of each quantity, count."""
         state = self.state()
         means = to_floats(state["sums"]) / np.maximum(state["counts"], 1)[:, None]
-        columns: dict[str, NDArray[Any]] = {"id": state["ids"]}
+        columns: dict[str, Column] = {"id": state["ids"]}
         columns.update({name: means[:, i] for i, name in enumerate(self.quantities)})
         return {**columns, "count": state["counts"]}
 
@@ -111,7 +113,7 @@ class Ledger:
         chosen = [columns[name].tolist() for name in ("id", *QUANTITIES, "count")]
         return [Row(*values) for values in zip(*chosen)]
 
-    def means(self, ids: Any) -> Numbers:
+    def means(self, ids: Rows) -> Numbers:
         """The mean of each quantity (columns) of some ids (rows); NaN if never entered."""
         names = _array(ids).astype(np.int64).tolist()
         places = np.array([self._place.get(i, -1) for i in names], np.int64)
@@ -121,7 +123,7 @@ class Ledger:
         result[known] = to_floats(carried(self._sums[at])) / self._counts[at, None]
         return result
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, Integers]:
         """Arrays to store: ids (n,), sums (n, quantities, digits), counts (n,), int64, by id."""
         ids = np.fromiter(self._place, np.int64, len(self._place))
         order = np.argsort(ids)
@@ -130,7 +132,7 @@ class Ledger:
         return {"ids": ids[order], "sums": sums, "counts": counts}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], extra: tuple[str, ...] = ()) -> "Ledger":
+    def from_state(cls, state: Mapping[str, ArrayLike], extra: tuple[str, ...] = ()) -> "Ledger":
         """The ledger that gave this `state` (tensors or arrays)."""
         made = cls(extra)
         ids, sums, counts = (_array(state[k]).astype(np.int64) for k in ("ids", "sums", "counts"))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,10 @@ from metasp.influence.optimizers import (
 from metasp.influence.origin import Origin, kept_random_state, kept_values
 
 Scope = None | str | Callable[[str], bool]
-Loss = Callable[[Any, Tensor], Tensor]
+Outputs = TypeVar("Outputs")
+LossOf = Callable[[Outputs, Tensor], Tensor]
+"""(outputs of the model, targets) to one loss per example."""
+Loss = LossOf[Any]
 Pair = tuple[Tensor, Tensor]
 Named = dict[str, Tensor]
 

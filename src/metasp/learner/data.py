@@ -10,12 +10,21 @@ from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     IterableDataset,
     SequentialSampler,
     TensorDataset,
 )
 
 from metasp.errors import UserError
+from metasp.types import ArrayLike, Rows
+
+Examples = Dataset[object] | DataLoader[object] | Iterable[tuple[object, object]]
+Data = tuple[Rows, Rows] | Examples
+"""What a learner learns from: inputs and labels, as two columns or as pairs."""
+
+Ids = int | ArrayLike | Iterable[int]
+"""Ids of examples: one, or any collection of them."""
 
 LARGEST = 2**62  # of ids: the next one must still be a number
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack, cast
 
 import pyarrow as pa
 import torch
@@ -19,6 +19,8 @@ from metasp.influence import Ledger
 from metasp.learner import files
 from metasp.learner.data import (
     Arrivals,
+    Data,
+    Ids,
     check_order,
     ids_of,
     kind,
@@ -43,9 +45,19 @@ from metasp.learner.progress import shown
 from metasp.learner.randomness import OwnRandomness
 from metasp.learner.settings import Augment, LearnerSettings, Metric, Parts, chosen
 from metasp.learner.stored import from_file, put_buffers, to_file, unsaved_buffers
-from metasp.learner.view import MemoryView, influence_table, without_inputs
+from metasp.learner.view import InfluenceRow, MemoryView, influence_table, without_inputs
 from metasp.methods import Method
-from metasp.types import LossFn, State
+from metasp.typed import LearnerKeywords
+from metasp.types import LossFn, Rows, State
+
+
+class Removal(TypedDict):
+    """What is kept of examples that were forgotten."""
+
+    ids: list[int]
+    when: str
+    reason: str
+    from_memory: int
 
 
 class ContinualLearner:
@@ -55,10 +67,8 @@ class ContinualLearner:
     targets)`` gives one loss per example (default: cross-entropy) and ``metric(outputs, targets)``
     a score (default: accuracy). ``transform(inputs)`` makes network inputs of raw ones (default:
     bytes become numbers from 0 to 1), ``augment(inputs, generator)`` changes them at random while
-    training. Further settings, with their defaults: memory=500, lr=0.1 (most methods), epochs=10,
-    batch_size=32, memory_batch=32, momentum=0, weight_decay=0, selection (the method's),
-    rehearse_last (all epochs), seed=1231, settings={} (the method's own), head=None (the name of
-    the linear layer that grows when new classes appear).
+    training. Further settings, such as memory, lr and epochs, are the keywords of
+    `metasp.typed.LearnerKeywords`; what is left out is as there, or as the method has it.
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
     what a transform or module draws from torch, `random` or `numpy.random` while training comes
@@ -75,7 +85,7 @@ class ContinualLearner:
         transform: Callable[[Tensor], Tensor] | None = None,
         augment: Augment | None = None,
         device: str | torch.device | None = None,
-        **settings: Any,
+        **settings: Unpack[LearnerKeywords],
     ) -> None:
         self.model = model
         self.settings = LearnerSettings.of(settings)
@@ -87,12 +97,18 @@ class ContinualLearner:
         self._random = OwnRandomness(learner.streams, learner.device)
         self._history = Ledger(extra=("loss",))
         self._learned: list[dict[str, Any]] = []  # each task: when, how many
-        self._removed: list[dict[str, Any]] = []
+        self._removed: list[Removal] = []
         self._next_id = 0
         self._busy = False
         self._named = isinstance(method, str)
 
-    def learn(self, dataset: Any, ids: Any = None, test: Any = None, progress: bool = True) -> Self:
+    def learn(
+        self,
+        dataset: Data,
+        ids: Rows | None = None,
+        test: Data | None = None,
+        progress: bool = True,
+    ) -> Self:
         """Learn a new task: a torch Dataset or DataLoader, or a pair (inputs, labels). Classes may
         be new or known. ``ids`` are whole numbers that name the examples for life (default:
         running numbers); those that were forgotten are left out. With a ``test`` dataset the task
@@ -103,7 +119,7 @@ class ContinualLearner:
         return self
 
     def stream(
-        self, dataset: Any, ids: Any = None, test: Any = None
+        self, dataset: Data, ids: Rows | None = None, test: Data | None = None
     ) -> Generator[Event, None, None]:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before."""
@@ -122,12 +138,12 @@ class ContinualLearner:
             raise
         return self._events(found, ids, tests, before)
 
-    def predict(self, x: Any) -> Tensor:
+    def predict(self, x: Rows) -> Tensor:
         """The class of each input (n,), of those seen; a regression's outputs."""
         self._check_learned()
         return answers(self.outputs(x), self.classes, self._parts.loss_fn is not None)
 
-    def outputs(self, x: Any) -> Tensor:
+    def outputs(self, x: Rows) -> Tensor:
         """What the model says to each input (n, …), in evaluation mode, on the CPU."""
         if isinstance(x, Dataset | DataLoader):
             raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
@@ -140,7 +156,7 @@ class ContinualLearner:
             raise UserError("this is a single input without a batch around it: give x[None].")
         return told_outputs(learner, inputs)
 
-    def score(self, dataset: Any) -> float:
+    def score(self, dataset: Data) -> float:
         """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
         if self._parts.metric is None:
             self._check_learned()
@@ -166,7 +182,7 @@ class ContinualLearner:
         return MemoryView(self._trainer.learner.memory, self._history, self._learned)
 
     @property
-    def removed(self) -> list[dict[str, Any]]:
+    def removed(self) -> list[Removal]:
         """The ids, moment and reason of each removal; nothing of their content."""
         return deepcopy(self._removed)
 
@@ -178,8 +194,8 @@ class ContinualLearner:
 
     def forget(
         self,
-        ids: Any = None,
-        predicate: Callable[[Mapping[str, Any]], bool] | None = None,
+        ids: Ids | None = None,
+        predicate: Callable[[InfluenceRow], bool] | None = None,
         reason: str = "",
     ) -> list[int]:
         """Remove examples, by their ids or where ``predicate(row)`` holds for a row of
@@ -190,7 +206,8 @@ class ContinualLearner:
         if (ids is None) == (predicate is None):
             raise UserError("forget needs either ids or a predicate: give one of them.")
         if predicate is not None:
-            gone = [row["id"] for row in self.influence().to_pylist() if predicate(row)]
+            rows = cast(list[InfluenceRow], self.influence().to_pylist())
+            gone = [row["id"] for row in rows if predicate(row)]
         else:
             gone = sorted(whole_numbers(ids))
         if not isinstance(reason, str):
@@ -220,13 +237,17 @@ class ContinualLearner:
         model: nn.Module,
         *,
         method: "type[Method] | Method | None" = None,
+        loss_fn: LossFn | None = None,
+        metric: Metric | None = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        augment: Augment | None = None,
         device: str | torch.device | None = None,
-        **parts: Any,
     ) -> Self:
         """The learner that was saved, around a model of the same kind, whose weights are replaced.
         What was given as code (loss_fn, metric, transform, augment, a method of your own) is given
         again."""
-        loaded = from_file(cls, Path(path), model, {"method": method, "device": device, **parts})
+        code = {"loss_fn": loss_fn, "metric": metric, "transform": transform, "augment": augment}
+        loaded = from_file(cls, Path(path), model, {**code, "method": method, "device": device})
         assert isinstance(loaded, cls)
         return loaded
 

@@ -14,7 +14,7 @@ from metasp.methods.joint import Joint
 from metasp.spec import RunSpec, like, setting, validate
 from metasp.types import LossFn
 
-Metric = Callable[[Tensor, Tensor], Any]
+Metric = Callable[[Tensor, Tensor], float | Tensor]
 """(outputs, targets) to a number, or to one number per example."""
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -35,7 +35,7 @@ class LearnerSettings:
     selection: str | None = like(RunSpec, "selection")
     rehearse_last: int | None = like(RunSpec, "rehearse_last")
     seed: int = like(RunSpec, "seed")
-    settings: Mapping[str, Any] = like(RunSpec, "settings")
+    settings: Mapping[str, object] = like(RunSpec, "settings")
     head: str | None = setting(None, "The linear layer that grows when new classes appear.")
 
     def __post_init__(self) -> None:

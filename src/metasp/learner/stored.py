@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metasp import __version__
-from metasp.errors import UserError, unknown
+from metasp.errors import UserError
 from metasp.influence import Ledger
 from metasp.learner import files
 from metasp.learner.head import resize_head
@@ -17,8 +17,6 @@ from metasp.types import Examples, Task
 
 if TYPE_CHECKING:
     from metasp.learner.learner import ContinualLearner
-
-CODE = ("loss_fn", "metric", "transform", "augment")
 
 
 def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -54,9 +52,6 @@ def from_file(
     kind: "type[ContinualLearner]", path: Path, model: nn.Module, given: dict[str, Any]
 ) -> Any:
     """The learner that `to_file` was given, with its code given anew."""
-    for name in given:
-        if name not in (*CODE, "method", "device"):
-            raise unknown("part of a learner", name, (*CODE, "method", "device"))
     tensors, about = files.read(path)
     for name, words in about["code"].items():
         if given.get(name) is None:

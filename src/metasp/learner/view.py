@@ -1,7 +1,7 @@
 """The memory as an asset: read it, audit it, use it as a dataset; it cannot be written through."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,19 @@ from metasp.memory import Memory
 from metasp.types import Task
 
 MEANS = ("stability", "plasticity", "fused")
+
+
+class InfluenceRow(TypedDict):
+    """A row of `ContinualLearner.influence()`."""
+
+    id: int
+    label: int | float | list[float] | None
+    task: int
+    stability: float | None
+    plasticity: float | None
+    fused: float | None
+    count: int
+    in_memory: bool
 
 
 class MemoryView(Dataset[tuple[Tensor, Tensor]]):

@@ -99,7 +99,7 @@ class Tracker(trackers.Tracker):
         made = self.client.create_run(
             self._experiment(folder), run_name=self.run.path.name, tags=tags
         )
-        values = spec.as_dict()
+        values: dict[str, Any] = spec.as_dict()
         values |= {f"settings.{key}": value for key, value in values.pop("settings").items()}
         params = [Param(key, str(value)) for key, value in values.items()]
         self.client.log_batch(made.info.run_id, params=params)

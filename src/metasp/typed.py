@@ -1,0 +1,216 @@
+"""The keyword arguments of `metasp.run`, `metasp.split` and `metasp.ContinualLearner`.
+
+Made by docs/make_typed.py from the dataclasses that own these settings: change them there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+
+class SplitKeywords(TypedDict, total=False):
+    """What `metasp.split` may be told about the tasks."""
+
+    classes_per_task: Sequence[int]
+    """Classes of each task where they are not equal, such as 4,3,3."""
+    class_order: str
+    """Order in which classes appear: fixed, shuffled, or their numbers: 3,0,2,1. Default:
+    fixed."""
+    split_by: str | None
+    """What makes a task: class; or, with the same classes in every task, order (of the rows) or
+    column:NAME."""
+    limit_per_class: int | None
+    """Train examples per class of a task at most."""
+    image_size: int | None
+    """Resize pictures to N×N pixels."""
+    colour: str | None
+    """Make pictures grey or rgb. One of grey, rgb."""
+    label_noise: float
+    """Part of the train labels that is replaced by wrong ones. Default: 0.0."""
+    label_noise_kind: str
+    """Wrong labels are any other class; the neighbour's, of every other class (one-sided); each
+    class's one other (pairs); or the label stays and the example is one of any other class (junk).
+    One of symmetric, one-sided, pairs, junk. Default: symmetric."""
+    label_noise_scope: str
+    """Wrong labels are other classes of the task, or of all seen. One of task, seen. Default:
+    task."""
+    imbalance: float
+    """Share of its train examples that every other class of a task keeps. Default: 1.0."""
+
+
+class SpecKeywords(SplitKeywords, total=False):
+    """The fields of a `RunSpec`."""
+
+    tasks: int | None
+    """Number of tasks the classes are dealt to."""
+    label_column: str | None
+    """Column of the table that holds the label."""
+    method: str
+    """How to learn; see `metasp list methods`. Default: metasp-rehsel."""
+    settings: Mapping[str, object]
+    """The method's own settings."""
+    memory: int
+    """Examples the memory may hold. Default: 200."""
+    selection: str | None
+    """What the memory keeps; see `metasp list selections`."""
+    rehearse_last: int | None
+    """Rehearse only in the last N epochs of a task; plain fine-tuning before."""
+    observe: int
+    """Record influence, with this many pseudo steps, without using it (er, mir, gss, gmed).
+    Default: 0."""
+    backbone: str
+    """The network; see `metasp list backbones`. Default: convnet."""
+    width: int | None
+    """Channels (or units) of the first layer."""
+    epochs: int
+    """Epochs per task. Default: 5."""
+    batch_size: int
+    """New examples per step. Default: 32."""
+    memory_batch: int
+    """Memory examples per step. Default: 32."""
+    lr: float | None
+    """Learning rate of SGD."""
+    momentum: float | None
+    """Momentum of SGD."""
+    weight_decay: float | None
+    """Weight decay of SGD."""
+    lr_drop_at: Sequence[int]
+    """Epochs of each task at which the learning rate drops."""
+    lr_drop: float
+    """Factor of each drop. Default: 0.1."""
+    augment: bool
+    """Augment new examples where the benchmark knows how. Default: True."""
+    augment_memory: bool
+    """Augment replayed examples likewise. Default: True."""
+    precision: str
+    """Arithmetic of the forward pass. One of fp32, bf16. Default: fp32."""
+    compile: bool
+    """Compile the model (torch.compile). Default: False."""
+    device: str
+    """auto, cpu, cuda, cuda:N or mps. Default: auto."""
+    threads: int
+    """CPU threads; part of the spec as it changes last bits. Default: 2."""
+    seed: int
+    """Seed of every random stream. Default: 1231."""
+
+
+class RunKeywords(SpecKeywords, total=False):
+    """What `metasp.run` may be told: the fields of a `RunSpec`, and what single methods take."""
+
+    anchor_steps: int
+    """(hal) Gradient steps that learn an anchor. Default: 100."""
+    anchor_weight: float
+    """(hal) Weight of the anchors in the update (λ). Default: 0.1."""
+    candidates: int
+    """(mir) Memory examples among which the harmed are sought. Default: 50."""
+    clip: float
+    """(gdumb) Largest norm of a gradient. Default: 10.0."""
+    cutmix: float
+    """(gdumb) Chance that a step mixes its images. Default: 0.5."""
+    drift_at: str
+    """(hal) Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is
+    what public code does. One of trial, now. Default: trial."""
+    edit_decay: float
+    """(gmed) How much smaller each further edit of the same example is. Default: 0.0."""
+    edit_rate: float
+    """(gmed) Step size of an edit (α), in network inputs. Default: 0.1."""
+    every: int
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Compute influence at every k-th step;
+    plain rehearsal between. Default: 1."""
+    feature_memory: float
+    """(hal) Share of the past in the running mean feature (β). Default: 0.3."""
+    feature_weight: float
+    """(hal) Pull of an anchor to the mean feature of its task (γ). Default: 0.1."""
+    gamma: float | None
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Weight of Stability (1) against
+    Plasticity (0); default: Pareto."""
+    influence_last: int | None
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Epochs per task with rehearsal and
+    influence; default: a tenth."""
+    loss_sign: str
+    """(gmed) Whether an edit lowers the present loss (the paper's text) or raises it (its code).
+    One of text, code. Default: text."""
+    loss_weight: float
+    """(gmed) Weight of the example's present loss in the edit (β). Default: 0.01."""
+    margin: float
+    """(gem) Least weight of each past task's gradient when a conflict is undone. Default: 0.5."""
+    memory_epochs: int
+    """(gdumb) Epochs over the memory after each task. Default: 250."""
+    pseudo_steps: int
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Pseudo steps. Default: 1."""
+    references: int
+    """(gss) Random memory examples with whose gradients a new one is compared. Default: 4."""
+    ridge: float
+    """(gem) Added to the diagonal of the projection problem. Default: 0.001."""
+    rule: str
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Update rule. One of released,
+    as-written. Default: released."""
+    running: bool
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Weigh by each example's mean influence
+    in the task, not by this batch's. Default: False."""
+    scope: str | None
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Prefix of the parameters the influence
+    looks at."""
+    shuffle_influence: bool
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Control: deal the weights at random
+    within the batch. Default: False."""
+    strength: float
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Factor on the influence in the
+    weights; above 1 no weight falls below 0. Default: 1.0."""
+    train_batch: int
+    """(gdumb) Memory examples per step of that training. Default: 16."""
+    validation_new: float | None
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Size of V_new (2 or more), below 1 a
+    fraction of the task; default: memory / 10."""
+    validation_old: float | None
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Size of V_old (2 or more), below 1 a
+    fraction of the memory; default: memory / 10."""
+
+
+class LearnerKeywords(TypedDict, total=False):
+    """What a `ContinualLearner` may be told."""
+
+    memory: int
+    """Examples the memory may hold. Default: 500."""
+    lr: float | None
+    """Learning rate of SGD."""
+    epochs: int
+    """Epochs per task. Default: 10."""
+    batch_size: int
+    """New examples per step. Default: 32."""
+    memory_batch: int
+    """Memory examples per step. Default: 32."""
+    momentum: float | None
+    """Momentum of SGD."""
+    weight_decay: float | None
+    """Weight decay of SGD."""
+    selection: str | None
+    """What the memory keeps; see `metasp list selections`."""
+    rehearse_last: int | None
+    """Rehearse only in the last N epochs of a task; plain fine-tuning before."""
+    seed: int
+    """Seed of every random stream. Default: 1231."""
+    settings: Mapping[str, object]
+    """The method's own settings."""
+    head: str | None
+    """The linear layer that grows when new classes appear."""
+
+
+class Scores(TypedDict):
+    """What one scenario of a run comes to; fractions, not percent."""
+
+    matrix: list[list[float | None]]
+    """Row t: accuracy on each task after task t."""
+    before: list[float]
+    """Accuracy on task t just before it was trained."""
+    S: list[list[float]]
+    """Stability: row t is the change on each old task after task t."""
+    P: list[float]
+    """Plasticity: what training on task t has added on it."""
+    A_1: float
+    """Mean accuracy on each task right after it was trained."""
+    A_inf: float
+    """Mean accuracy on all tasks after the last."""
+    A_m: float
+    """Mean over time of the mean accuracy on the tasks seen so far."""
+    BWT: float | None
+    """Mean change of the old tasks' accuracy since they were trained."""

@@ -1,0 +1,173 @@
+"""The public names as a user's type checker sees them: checked with mypy, none of them Any."""
+
+import importlib.util
+import inspect
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import metasp
+from metasp.api import RunResult, Seconds, StoredSpec
+from metasp.benchmarks import Benchmark
+from metasp.influence import Fused, Influence
+from metasp.learner import MemoryView
+from metasp.typed import LearnerKeywords, RunKeywords, Scores, SplitKeywords
+from tests.helpers import ROOT
+
+CONSUMER = """
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import metasp
+
+result = metasp.run(method="metasp", epochs=1, gamma=0.5, classes_per_task=[2, 8], runs="here")
+percent: float = 100 * result["class_il"]["A_inf"]
+lost: float | None = result["task_il"]["BWT"]
+folder: str = result["run"]
+method: str = result["spec"]["method"]
+
+x, y = torch.rand(20, 3), torch.randint(2, (20,))
+net = nn.Linear(3, 2)
+
+
+def losses(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs[0], targets, reduction="none")
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().mean(1)
+
+
+loss_fn = partial(F.cross_entropy, reduction="none")
+found = metasp.sp_influence(net, loss_fn, (x, y), (x, y), (x, y), lr=0.1, gamma=0.5)
+worst: int = int(found.fused.argmax())
+alone: Tensor = metasp.example_influence(net, losses, (x, y), (x, y), lr=0.1)
+gamma: float = metasp.fuse(found.stability, found.plasticity).gamma
+
+learner = metasp.ContinualLearner(net, "er", loss_fn=squares, memory=10, settings={"rule": "x"})
+rows = TensorDataset(x, y)
+for data in (rows, DataLoader(rows), (x, y), (x.numpy(), y.tolist()), [(x[0], y[0])]):
+    learner.learn(data, ids=range(20), test=rows)
+learner.learn((x, y)).predict(x.numpy()).tolist()
+names: list[str] = learner.influence().column_names
+learner.forget([1, 2])
+gone: list[int] = learner.forget(predicate=lambda row: row["count"] > 3 and not row["in_memory"])
+why: str = learner.removed[0]["reason"]
+again: metasp.ContinualLearner = metasp.ContinualLearner.load("file", net, loss_fn=squares)
+stream = metasp.split(rows, tasks=2, class_order="shuffled", domains=["a", "b"])
+metasp.run(stream)
+spec = metasp.RunSpec(epochs=3)
+"""
+MISTAKES = """
+import metasp
+metasp.rnu
+metasp.run(epoch=1)
+metasp.run(epochs="many")
+metasp.run()["class_il"]["A_2"]
+metasp.ContinualLearner(3)
+metasp.split([], image_size="big")
+"""
+RETURNED = (Benchmark, Fused, Influence, MemoryView)
+TABLES = (RunResult, Seconds, StoredSpec, Scores, RunKeywords, LearnerKeywords, SplitKeywords)
+
+
+def revealing() -> str:
+    """A script that asks for the type of every public name, of its members and of what it gives."""
+    lines = ["import metasp", *(f"reveal_type(metasp.{name})" for name in metasp.PUBLIC)]
+    classes = [metasp.ContinualLearner, metasp.Ledger, metasp.Memory, metasp.RunSpec, *RETURNED]
+    for kind in classes:
+        lines += asking(kind, [f"it.{name}" for name in members(kind)])
+    for table in TABLES:
+        lines += asking(table, [f"it[{key!r}]" for key in table.__annotations__])
+    return "\n".join(lines)
+
+
+def asking(kind: type, questions: list[str]) -> list[str]:
+    name = kind.__name__
+    given = f"from {kind.__module__} import {name}", f"def of_{name}(it: {name}) -> None:"
+    return [*given, *(f"    reveal_type({question})" for question in questions)]
+
+
+def members(kind: type) -> list[str]:
+    """What is documented of a class and does not begin with an underscore."""
+    named = {*vars(kind), *getattr(kind, "__dataclass_fields__", ())}
+    return sorted(name for name in named if not name.startswith("_"))
+
+
+def checked(folder, **scripts: str) -> dict[str, list[tuple[int, str, str]]]:
+    """What mypy --strict says of each script: (line, severity, message)."""
+    for name, text in scripts.items():
+        (folder / f"{name}.py").write_text(text)
+    command = [
+        sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--output=json",
+        "--cache-dir", ROOT / ".mypy_cache", *(f"{name}.py" for name in scripts),
+    ]  # fmt: skip
+    environment = {"PATH": "/usr/bin:/bin", "MYPYPATH": str(ROOT / "src"), "HOME": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert not done.stderr, done.stderr
+    said: dict[str, list[tuple[int, str, str]]] = {name: [] for name in scripts}
+    for line in map(json.loads, done.stdout.splitlines()):
+        entry = line["line"], line["severity"], line["message"]
+        said[line["file"].removesuffix(".py")].append(entry)
+    return said
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("consumer")
+    return checked(folder, consumer=CONSUMER, mistakes=MISTAKES, revealing=revealing())
+
+
+def test_a_users_script_is_well_typed(seen):
+    assert seen["consumer"] == []
+
+
+def test_a_users_mistakes_are_seen(seen):
+    wrong = {line for line, severity, _ in seen["mistakes"] if severity == "error"}
+    assert wrong == set(range(3, 3 + len(MISTAKES.splitlines()) - 2))
+
+
+def test_nothing_public_is_any(seen):
+    lines = revealing().splitlines()
+    revealed = {line: text for line, severity, text in seen["revealing"]}
+    asked = {n for n, line in enumerate(lines, 1) if "reveal_type" in line}
+    assert revealed.keys() == asked, [e for e in seen["revealing"] if e[1] == "error"]
+    vague = [
+        f"{lines[line - 1].strip()}: {text}"
+        for line, text in revealed.items()
+        if re.search(r"\bAny\b", text.replace("tuple[Any, ...]", ""))  # NumPy's word for any shape
+    ]
+    assert not vague, "\n".join(vague)
+
+
+def test_what_a_checker_knows_is_what_there_is():
+    stated = re.findall(r"from (\S+) import (\w+) as \2", inspect.getsource(metasp))
+    assert {name: module for module, name in stated} == metasp.PUBLIC
+
+
+def test_the_typed_keywords_are_fresh():
+    place = ROOT / "docs" / "make_typed.py"
+    spec = importlib.util.spec_from_file_location("make_typed", place)
+    assert spec is not None
+    assert spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    assert maker.PLACE.read_text(encoding="utf-8") == maker.module(), (
+        "run `make docs`, or `python docs/make_typed.py`, and commit src/metasp/typed.py"
+    )
+
+
+def test_a_result_has_what_its_type_says(tmp_path):
+    result = metasp.run(method="er", runs=tmp_path, epochs=1, limit_per_class=5, threads=1)
+    assert set(result) == set(RunResult.__annotations__)
+    assert set(result["seconds"]) == set(Seconds.__annotations__)
+    assert set(result["spec"]) <= set(StoredSpec.__annotations__)
+    for scenario in (result["class_il"], result["task_il"]):
+        assert set(scenario) == set(Scores.__annotations__)
