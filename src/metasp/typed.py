@@ -104,6 +104,9 @@ class RunKeywords(SpecKeywords, total=False):
     """(mir) Memory examples among which the harmed are sought. Default: 50."""
     clip: float
     """(gdumb) Largest norm of a gradient. Default: 10.0."""
+    cluster: str | None
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) What RehSel clusters; default: what
+    the selection says (rehsel: pixels). One of pixels, features."""
     cutmix: float
     """(gdumb) Chance that a step mixes its images. Default: 0.5."""
     drift_at: str
