@@ -44,6 +44,9 @@ class SpecKeywords(SplitKeywords, total=False):
     """Number of tasks the classes are dealt to."""
     label_column: str | None
     """Column of the table that holds the label."""
+    trusted: int
+    """Examples per class whose true labels are given, as if a person had verified them; they leave
+    the stream and are pinned in the memory. Default: 0."""
     method: str
     """How to learn; see `metasp list methods`. Default: metasp-rehsel."""
     settings: Mapping[str, object]
