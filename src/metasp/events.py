@@ -39,11 +39,13 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class TaskFinished:
-    """The memory as it stands, and the influences recorded in this task, as columns."""
+    """The memory as it stands, the influences recorded in this task, and how each of its examples
+    fared in training, as columns."""
 
     task: int
     memory: Mapping[str, Sequence[Any]]
     influence: Mapping[str, Sequence[Any]]
+    scores: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

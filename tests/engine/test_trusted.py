@@ -79,3 +79,22 @@ def test_they_are_recorded_and_survive_a_kill_and_a_resume(tmp_path):
 def test_a_task_of_which_nothing_would_be_left_is_refused():
     with pytest.raises(UserError, match="leave nothing of task 1 to learn from"):
         load_benchmark(small("er", trusted=12))
+
+
+def test_every_example_of_every_task_has_its_scores(tmp_path):
+    """Also in the first task, which has no past and so no influence."""
+    spec = RunSpec(method="er", limit_per_class=12, epochs=2, memory=40, threads=1)
+    run = finish(prepare(spec, tmp_path))
+    tables = run.scores()
+    assert sorted(tables) == [0, 1, 2, 3, 4]
+    benchmark = load_benchmark(spec)
+    for task in benchmark.tasks:
+        found = tables[task.index]
+        assert sorted(found["id"]) == sorted(task.train.ids.tolist())
+        assert min(found["count"]) >= 2
+        assert all(value is not None and value >= 0 for value in found["loss"])
+        assert set(found["predicted"]) <= set(range(10))
+        kept = {i for i, held in zip(found["id"], found["kept"]) if held}
+        assert kept == set(run.memory_tables()[task.index]["id"]) & set(task.train.ids.tolist())
+    run.forget([tables[2]["id"][0]], "withdrawn")
+    assert tables[2]["id"][0] not in run.scores()[2]["id"]

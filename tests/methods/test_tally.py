@@ -3,28 +3,39 @@
 import torch
 import torch.nn.functional as F
 
-from metasp.methods.tally import Tally, margins
+from metasp.methods.tally import Tally, are_classes, margins
 from tests.methods.worlds import digits
 
 
 def test_means_are_those_of_all_entries_and_strangers_do_not_count():
+    nan = torch.nan
     tally = Tally(torch.tensor([30, 10, 20]))
-    tally.add(torch.tensor([10, 99, 30]), torch.tensor([[1.0, 2, 1], [9, 9, 9], [3, 4, 1]]))
-    tally.add(torch.tensor([10, 10]), torch.tensor([[5.0, 0, 0], [0, 1, 2]]))
+    first = torch.tensor([[1.0, 2, 1, nan], [9, 9, 9, 9], [3, 4, 1, 0.5]])
+    tally.add(torch.tensor([10, 99, 30]), first, torch.tensor([7, 8, 9]))
+    tally.add(torch.tensor([10, 10]), torch.tensor([[5.0, 0, 0, 1], [0, 1, 2, nan]]))
     assert tally.means(torch.tensor([10, 30]), "loss").tolist() == [2.0, 3.0]
     assert tally.means(torch.tensor([10, 30]), "margin").tolist() == [1.0, 4.0]
-    unknown = tally.means(torch.tensor([20, 99, 5]), "loss")
-    assert unknown.isnan().all()
+    assert tally.means(torch.tensor([30, 10]), "score").tolist() == [0.5, 1.0]
+    assert tally.means(torch.tensor([20, 99, 5]), "loss").isnan().all()
+    assert tally.predicted.tolist() == [7, -1, 9]
     kept = Tally.from_state(tally.without(torch.tensor([30])).state())
     assert kept.means(torch.tensor([10]), "loss").tolist() == [2.0]
     assert kept.means(torch.tensor([30]), "loss").isnan().all()
+    assert kept.predicted.tolist() == [7, -1]
+
+
+def test_an_empty_tally_takes_and_gives_nothing():
+    tally = Tally(torch.zeros(0, dtype=torch.long))
+    tally.add(torch.tensor([1]), torch.ones(1, 4), torch.tensor([0]))
+    assert tally.means(torch.tensor([1]), "loss").isnan().all()
 
 
 def test_a_margin_is_the_logit_of_the_label_less_the_largest_other():
     outputs = torch.tensor([[3.0, 1.0, 2.5], [0.0, 4.0, 1.0]])
     assert margins(outputs, torch.tensor([0, 2])).tolist() == [0.5, -3.0]
-    assert margins(outputs[:, 0], torch.tensor([0, 1])).isnan().all()
-    assert margins(outputs, torch.tensor([0.5, 1.5])).isnan().all()
+    assert are_classes(outputs, torch.tensor([0, 2]))
+    assert not are_classes(outputs[:, 0], torch.tensor([0, 1]))
+    assert not are_classes(outputs, torch.tensor([0.5, 1.5]))
 
 
 def test_every_example_of_the_first_task_is_counted_in_every_epoch():
@@ -41,7 +52,8 @@ def test_every_example_of_the_first_task_is_counted_in_every_epoch():
         if type(event).__name__ == "StepTaken":
             tally = trainer.learner.tally
     rows = torch.searchsorted(tally.ids, task.train.ids)
-    assert (tally.counts[rows] >= 2).all()
+    assert (tally.counts[rows, 0] >= 2).all()
+    assert not tally.counts[rows, 3].any()  # nobody judged them
     loss = F.cross_entropy(outputs, batch.labels, reduction="none")
     found = tally.means(task.train.ids, "loss")
     normalised = any(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules())

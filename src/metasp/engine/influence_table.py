@@ -1,5 +1,6 @@
 """What a task's influences come to: noted in the memory, and as a table to keep."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from metasp.engine.evaluate import all_outputs, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
 from metasp.methods.learner import Learner
+from metasp.methods.tally import QUANTITIES, UNKNOWN
 from metasp.types import Task
 
 
@@ -41,6 +43,30 @@ def influence_columns(
     columns["label"] = [label.get(i) for i in ids]
     columns["source"] = ["new" if i in new else "memory" for i in ids]
     columns["kept"] = [i in kept for i in ids]
+    return columns
+
+
+def score_columns(learner: Learner, task: Task) -> Mapping[str, Sequence[Any]]:
+    """One row for each training example of a task that was in an update: how it fared in them, and
+    which class the model gave it last. Nothing where labels are no classes, or for a method that
+    does not train by `update`."""
+    tally, train = learner.tally, task.train
+    place, known = tally.rows(train.ids)
+    met = known & (tally.counts[place, 0] > 0) if len(tally.ids) else known
+    if not task.classes or not met.any():
+        return {}
+    ids, rows = train.ids[met], place[met]
+    columns: dict[str, Sequence[Any]] = {
+        "id": ids.tolist(),
+        "label": train.labels.cpu()[met].tolist(),
+        "count": tally.counts[rows, 0].tolist(),
+    }
+    for quantity in QUANTITIES:
+        means = tally.means(ids, quantity).tolist()
+        columns[quantity] = [None if math.isnan(value) else value for value in means]
+    guesses = tally.predicted[rows].tolist()
+    columns["predicted"] = [None if guess == UNKNOWN else guess for guess in guesses]
+    columns["kept"] = torch.isin(ids, learner.memory.ids[learner.memory.occupied]).tolist()
     return columns
 
 

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from metasp.engine.evaluate import evaluate
-from metasp.engine.influence_table import influence_columns, note_influence, predicted_labels
+from metasp.engine.influence_table import (
+    influence_columns,
+    note_influence,
+    predicted_labels,
+    score_columns,
+)
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, Noted, RunFinished, StepTaken, TaskFinished, TaskStarted
 from metasp.influence import Ledger
@@ -155,6 +160,7 @@ class Trainer:
             "method": self.method.state(),
             "ledger": {k: torch.from_numpy(v) for k, v in learner.ledger.state().items()},
             "tally": learner.tally.state(),
+            "weigh": learner.weigh.state() if learner.weigh else {},
             "engine": {"order": self.order},
         }
         if any(not p.isfinite().all() for p in learner.model.parameters()):
@@ -190,6 +196,8 @@ class Trainer:
         self.learner.ledger = ledger.from_state(part("ledger"), ledger.extra)
         if tally := part("tally"):  # runs of before have none
             self.learner.tally = Tally.from_state(tally)
+        if self.learner.weigh is not None:
+            self.learner.weigh.restore(part("weigh"))
         self.order = part("engine")["order"].clone()
         self.position = Position(**position)
 
@@ -235,6 +243,8 @@ class Trainer:
         yield TaskStarted(task.index, task.classes, len(task.train))
         yield from self._test(task, before=True)
         self.learner.tally = Tally(task.train.ids)
+        if self.learner.weigh is not None:
+            self.learner.weigh.begin_task(self.learner)
         if task.trusted is not None and len(task.trusted):
             verified = task.trusted.take(torch.arange(len(task.trusted)))
             values = self.method.column_values
@@ -251,7 +261,8 @@ class Trainer:
         if columns:
             columns = {**columns, "predicted": predicted_labels(learner, seen, columns["id"])}
         learner.ledger = Ledger(learner.ledger.extra)
-        return TaskFinished(task.index, learner.memory.table(), columns)
+        scores = score_columns(learner, task)
+        return TaskFinished(task.index, learner.memory.table(), columns, scores)
 
     def _offer(self, new: Batch, task: Task) -> None:
         """Offer a batch to the memory, but for what it holds: examples may be learned again."""
@@ -263,6 +274,7 @@ class Trainer:
 
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()
+        self.learner.epoch, self.learner.arrived = epoch, new.size
         with enough_values(TWO):
             if phase.kind == "plain":
                 report = self.learner.update(self.learner.prepare(new))

@@ -1,5 +1,6 @@
 """The learner: what a method may touch, and the few moves that every method is made of."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
 from metasp.memory.verified import admit
-from metasp.methods.tally import Tally, margins
-from metasp.types import Batch, Examples, LossFn, Streams, as_rows
+from metasp.methods.tally import Tally, are_classes, margins
+from metasp.types import Batch, Examples, LossFn, State, Streams, as_rows
 
 
 class Transform(Protocol):
@@ -77,10 +78,29 @@ class Weighed:
     weights: Tensor
     numbers: Mapping[str, float] = field(default_factory=dict)
     outputs: Tensor | None = None  # of the same pass, where it is known
+    score: Tensor | None = None  # (n,) of examples that were judged, 1 right to -1 wrong; NaN: not
 
 
 Weigh = Callable[["Learner", Batch, Objective], Weighed]
 """How much each row of a prepared batch counts in the update."""
+
+
+class Weigher(ABC):
+    """Weighs every update of whatever method a learner has, and may keep something meanwhile."""
+
+    @abstractmethod
+    def __call__(self, learner: "Learner", batch: Batch, objective: Objective) -> Weighed:
+        """How much each row of a prepared batch counts in the update."""
+
+    def begin_task(self, learner: "Learner") -> None:  # noqa: B027 - most need nothing here
+        """Called once before a task's first step."""
+
+    def state(self) -> State:
+        """What must survive a kill."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 - most keep nothing
+        """Stand where `state` was taken."""
 
 
 ColumnValues = Callable[[Batch], Mapping[str, Tensor]]
@@ -105,9 +125,11 @@ class Learner:
     bf16: bool = False
     compiled: bool = False
     channels_last: bool = False
-    weigh: Weigh | None = None  # set to weigh (or only observe) every update of a method
+    weigh: Weigher | None = None  # set to weigh (or only observe) every update of a method
     current: Examples | None = None  # the training data of the task at hand
     task: int = -1  # and its index
+    epoch: int = 0  # of the task, from 0
+    arrived: int = 0  # rows of a step's batch that are new, always the first
     ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
     tally: Tally = field(default_factory=lambda: Tally(torch.zeros(0, dtype=torch.long)))
     notes: list[str] = field(default_factory=list)  # what a person should know, until it is told
@@ -190,13 +212,17 @@ class Learner:
 
     def _count(self, batch: Batch, weighed: Weighed, objective: Objective) -> None:
         """Note how each example of the task fared in an update."""
-        losses, labels = weighed.losses.detach(), batch.labels
-        if weighed.outputs is None or len(weighed.outputs) != len(labels):
-            margin = torch.full_like(losses, torch.nan)
-        else:
-            margin = margins(weighed.outputs.detach(), labels).to(losses)
+        losses, labels, outputs = weighed.losses.detach(), batch.labels, weighed.outputs
+        margin = score = torch.full_like(losses, torch.nan)
+        predicted = None
+        if outputs is not None and are_classes(outputs, labels):
+            outputs = outputs.detach()
+            margin, predicted = margins(outputs, labels).to(losses), outputs.argmax(1).cpu()
+        if weighed.score is not None:
+            score = weighed.score.to(losses)
         weight = weighed.weights / objective.weights(losses)
-        self.tally.add(batch.ids, torch.stack([losses, margin, weight], dim=1).cpu())
+        values = torch.stack([losses, margin, weight, score], dim=1)
+        self.tally.add(batch.ids, values.cpu(), predicted)
 
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()

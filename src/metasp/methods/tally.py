@@ -7,60 +7,80 @@ from torch import Tensor
 
 from metasp.types import State
 
-QUANTITIES = ("loss", "margin", "weight")
+QUANTITIES = ("loss", "margin", "weight", "score")
+UNKNOWN = -1  # the class that the model gives an example it has not met
 
 
 class Tally:
-    """Sums over the updates of a task, one row per example of its training data: its loss, its
-    margin (the logit of its label less the largest other) and its weight relative to an even one.
-    A row is found by a search in the sorted ids, so that a step adds a few microseconds."""
+    """One row per example of a task's training data: sums, over the updates that it was in, of its
+    loss, its margin (the logit of its label less the largest other), its weight relative to an even
+    one and the score that a weigher gave it; the class that the model gave it last; and a running
+    score that a weigher may keep. A row is found by a search in the sorted ids, so that a step
+    costs microseconds more."""
 
     def __init__(self, ids: Tensor) -> None:
+        size = len(ids)
         self.ids = ids.sort().values
-        self.sums = torch.zeros(len(ids), len(QUANTITIES), dtype=torch.float64)
-        self.counts = torch.zeros(len(ids), dtype=torch.long)
+        self.sums = torch.zeros(size, len(QUANTITIES), dtype=torch.float64)
+        self.counts = torch.zeros(size, len(QUANTITIES), dtype=torch.long)
+        self.predicted = torch.full((size,), UNKNOWN)
+        self.running = torch.full((size,), torch.nan)
 
-    def add(self, ids: Tensor, values: Tensor) -> None:
-        """Enter (n, quantities) values of the examples of these ids; others do not count."""
+    def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The row of each id (n,), and whether it has one (n,)."""
+        place = torch.searchsorted(self.ids, ids)
         if not len(self.ids):
-            return
-        place = torch.searchsorted(self.ids, ids).clamp_(max=len(self.ids) - 1)
-        known = self.ids[place] == ids
-        rows = place[known]
-        self.sums.index_add_(0, rows, values[known].double())
-        self.counts.index_add_(0, rows, torch.ones_like(rows))
+            return place, torch.zeros(len(ids), dtype=torch.bool)
+        place = place.clamp_(max=len(self.ids) - 1)
+        return place, self.ids[place] == ids
+
+    def add(self, ids: Tensor, values: Tensor, predicted: Tensor | None = None) -> None:
+        """Enter (n, quantities) values of the examples of these ids, NaN where unknown, and the
+        classes (n,) that the model gives them; ids of other tasks do not count."""
+        place, known = self.rows(ids)
+        rows, entered = place[known], values[known].double()
+        there = ~entered.isnan()
+        self.sums.index_add_(0, rows, entered.nan_to_num_())
+        self.counts.index_add_(0, rows, there.long())
+        if predicted is not None:
+            self.predicted[rows] = predicted[known]
 
     def means(self, ids: Tensor, quantity: str) -> Tensor:
-        """The mean of one quantity of the examples of these ids (n,); NaN: never met."""
+        """The mean of one quantity of the examples of these ids (n,); NaN: never known."""
+        column = QUANTITIES.index(quantity)
+        place, known = self.rows(ids)
         if not len(self.ids):
             return torch.full((len(ids),), torch.nan, dtype=torch.float64)
-        place = torch.searchsorted(self.ids, ids).clamp_(max=len(self.ids) - 1)
-        found = self.sums[place, QUANTITIES.index(quantity)] / self.counts[place]
-        return torch.where(self.ids[place] == ids, found, torch.nan)
+        found = self.sums[place, column] / self.counts[place, column]
+        return torch.where(known, found, torch.nan)
 
     def without(self, ids: Tensor) -> "Tally":
         """The same for all but these ids."""
         kept = ~torch.isin(self.ids, ids)
-        other = Tally(self.ids[kept])
-        other.sums, other.counts = self.sums[kept], self.counts[kept]
-        return other
+        return self.from_state({name: values[kept] for name, values in self.state().items()})
 
     def state(self) -> State:
-        return {"ids": self.ids, "sums": self.sums, "counts": self.counts}
+        return {name: getattr(self, name) for name in NAMES}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Tally":
-        made = cls(state["ids"].clone())
-        made.sums, made.counts = state["sums"].clone(), state["counts"].clone()
+        made = cls(state["ids"])
+        for name in NAMES:
+            setattr(made, name, state[name].clone())
         return made
 
 
+NAMES = ("ids", "sums", "counts", "predicted", "running")
+
+
+def are_classes(outputs: Tensor, labels: Tensor) -> bool:
+    """Whether outputs (n, classes) and labels (n,) are those of a classification."""
+    fits = outputs.dim() == 2 and outputs.shape[1] > 1 and labels.dim() == 1
+    return fits and not labels.is_floating_point()
+
+
 def margins(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The logit of each row's label less the largest other (n,); NaN where labels are not
-    classes."""
-    classes = outputs.dim() == 2 and outputs.shape[1] > 1 and labels.dim() == 1
-    if not classes or labels.is_floating_point():
-        return torch.full((len(labels),), torch.nan, device=outputs.device)
+    """The logit of each row's label less the largest other, shape (n,)."""
     own = outputs.gather(1, labels[:, None])
     others = outputs.scatter(1, labels[:, None], -torch.inf)
     return own[:, 0] - others.amax(1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metasp.influence import Influence, fuse, record, sp_influence
-from metasp.methods.learner import Learner, Objective, Weighed, unweighed
+from metasp.methods.learner import Learner, Objective, Weighed, Weigher, unweighed
 from metasp.types import Batch, LossFn
 
 GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
@@ -69,7 +69,7 @@ RULES: dict[str, Callable[[Influence, float | None, float], Weights]] = {
 
 
 @dataclass(frozen=True)
-class InfluenceWeights:
+class InfluenceWeights(Weigher):
     """Weigh a batch by influence, and write every influence into the learner's ledger.
 
     `strength` multiplies the influence in the weights; `running` takes each example's mean

@@ -27,7 +27,7 @@ def writing(path: Path) -> Iterator[None]:
 def own_only(run: Path) -> None:
     """What a run writes in place or clears out must be its own: a link could name any file or
     folder of ours, and a pipe would keep us waiting."""
-    for path in (run / name for name in ("events.jsonl", "checkpoint", "memory")):
+    for path in (run / name for name in ("events.jsonl", "checkpoint", "memory", "scores")):
         if path.is_symlink() or path.is_fifo():
             raise UserError(
                 f"{path} is a link or a pipe, and a run writes to its own files alone: put what "

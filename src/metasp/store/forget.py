@@ -59,7 +59,7 @@ def complete(run: Path) -> None:
     if stored["complete"]:
         return
     ids = np.array(forgotten(run), np.int64)
-    for path in [*run.glob("*.parquet"), *(run / "memory").glob("*.parquet")]:
+    for path in [*run.glob("*.parquet"), *run.glob("*/*.parquet")]:
         _erase_rows(path, ids)
     _erase_from_checkpoints(run / "checkpoint", ids)
     for path in [*run.glob("explorer*.html"), *run.rglob(".*.tmp")]:
@@ -85,9 +85,8 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
         kept[name] = column
     for name in arrays:
         if name in ("ledger/ids", "tally/ids"):
-            part = name.removesuffix("ids")
-            rows = ~np.isin(arrays[name], ids)
-            names = [part + column for column in ("ids", "sums", "counts")]
+            rows, part = ~np.isin(arrays[name], ids), name.removesuffix("ids")
+            names = [each for each in arrays if each.startswith(part)]
         elif name.startswith("method/") and name.endswith("_ids"):
             rows, names = ~np.isin(arrays[name], ids), [name, name.removesuffix("_ids")]
         else:

@@ -9,16 +9,15 @@ from pathlib import Path
 from metasp.errors import UserError
 from metasp.store.checkpoints import drop_checkpoint, numbers_in
 from metasp.store.files import own_only, write_atomic
-from metasp.store.run_tables import memory_names
+from metasp.store.run_tables import FOLDERS, TABLES, names_by_task
 
 # In the order of writing: a checkpoint's JSON makes its tensors count, a result ends the run.
 FILES = (
     r"forgotten\.json",
     r"spec\.toml",
-    r"noise\.parquet",
     r"events\.jsonl",
-    r"memory/task-\d+\.parquet",
-    r"influence\.parquet",
+    *(re.escape(name) for name in TABLES),
+    *(rf"{folder}/task-\d+\.parquet" for folder in FOLDERS),
     r"checkpoint/\d+\.safetensors",
     r"checkpoint/\d+\.json",
     r"result\.json",
@@ -41,9 +40,9 @@ def pack(run: Path) -> Parcel:
         parcel = checkpoints_of(run)
         if not parcel:
             return {}
-    loose = ["forgotten.json", "spec.toml", "noise.parquet", "events.jsonl"]
-    loose += ["influence.parquet", "result.json"]
-    loose += memory_names(run).values()
+    loose = ["forgotten.json", "spec.toml", "events.jsonl", "result.json", *TABLES]
+    for folder in FOLDERS:
+        loose += names_by_task(run, folder).values()
     for name in loose:
         try:
             parcel[name] = (run / name).read_bytes()

@@ -25,12 +25,14 @@ from metasp.store.checkpoints import (
 )
 from metasp.store.files import content_of, locked, own_only, write_atomic, writing
 from metasp.store.run_tables import (
+    FOLDERS,
     INFLUENCE,
-    MEMORY,
     NOISE,
+    SCORES,
+    TABLES,
     TRUSTED,
     command_for,
-    memory_names,
+    names_by_task,
     whole_table,
     write_table,
 )
@@ -75,9 +77,9 @@ PARTS = {
 
 
 class RunDir:
-    """spec.toml, result.json, events.jsonl, influence.parquet, memory/, checkpoint/; and
-    noise.parquet where labels were made wrong on purpose, forgotten.json where examples were
-    taken back."""
+    """spec.toml, result.json, events.jsonl, influence.parquet, memory/, scores/, checkpoint/; and
+    noise.parquet where labels were made wrong on purpose, trusted.parquet where some are verified,
+    forgotten.json where examples were taken back."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -152,8 +154,11 @@ class RunDir:
         """Add an event to the log; what it carries as columns goes to its own file."""
         with writing(self.path):
             if isinstance(event, TaskFinished):
-                self._write_memory(event)
+                self._write_by_task("memory", event.task, pa.table(dict(event.memory)))
                 self._write_influence(event)
+                if event.scores:
+                    table = pa.table(dict(event.scores), schema=SCORES)
+                    self._write_by_task("scores", event.task, table)
             self._log.write((json.dumps(as_record(event)) + "\n").encode())
 
     def checkpoint(self, arrays: Arrays, numbers: dict[str, Any]) -> None:
@@ -220,9 +225,11 @@ class RunDir:
 
     def memory_tables(self) -> dict[int, Columns]:
         """What the memory held at the end of each finished task, by task."""
-        names = memory_names(self.path).items()
-        tables = {task: self._columns(name, MEMORY) for task, name in names}
-        return {task: columns for task, columns in tables.items() if columns is not None}
+        return self._by_task("memory")
+
+    def scores(self) -> dict[int, Columns]:
+        """How the examples of each finished task fared in its training, by task."""
+        return self._by_task("scores")
 
     def page(self, other: "RunDir | None" = None) -> Path:
         """Where the explorer's page of this run, or of this and another one, is kept."""
@@ -281,10 +288,14 @@ class RunDir:
         columns: Columns = whole_table(self.path, name, schema).to_pydict()
         return columns
 
-    def _write_memory(self, event: TaskFinished) -> None:
-        folder = self.path / "memory"
-        folder.mkdir(exist_ok=True)
-        write_table(folder / f"task-{event.task:03d}.parquet", pa.table(dict(event.memory)))
+    def _by_task(self, folder: str) -> dict[int, Columns]:
+        names = names_by_task(self.path, folder).items()
+        tables = {task: self._columns(name, FOLDERS[folder]) for task, name in names}
+        return {task: columns for task, columns in tables.items() if columns is not None}
+
+    def _write_by_task(self, folder: str, task: int, table: pa.Table) -> None:
+        (self.path / folder).mkdir(exist_ok=True)
+        write_table(self.path / folder / f"task-{task:03d}.parquet", table)
 
     def _write_influence(self, event: TaskFinished) -> None:
         """Rows of the earlier tasks as they are, then those of this one."""
@@ -303,17 +314,11 @@ class RunDir:
         # Whatever is left if this is cut short is an unfinished run: no result without the rest,
         # no checkpoint without its log, and the spec to the last.
         (self.path / "result.json").unlink(missing_ok=True)
-        for name in ("checkpoint", "memory"):
+        for name in ("checkpoint", *FOLDERS):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for path in self.path.glob("explorer*.html"):
             path.unlink()
-        for name in (
-            "events.jsonl",
-            "influence.parquet",
-            "noise.parquet",
-            "trusted.parquet",
-            "spec.toml",
-        ):
+        for name in ("events.jsonl", *TABLES, "spec.toml"):
             (self.path / name).unlink(missing_ok=True)
 
     def _drop_half_written(self) -> None:

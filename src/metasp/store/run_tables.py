@@ -38,6 +38,18 @@ NOISE = schema_of(
     true_label=pa.int32(),
 )
 
+SCORES = schema_of(
+    id=pa.int64(),
+    label=pa.int32(),
+    count=pa.int64(),
+    loss=pa.float64(),
+    margin=pa.float64(),
+    weight=pa.float64(),
+    score=pa.float64(),
+    predicted=pa.int32(),
+    kept=pa.bool_(),
+)
+
 TRUSTED = schema_of(task=pa.int32(), id=pa.int64(), label=pa.int32())
 
 MEMORY = schema_of(
@@ -50,7 +62,22 @@ MEMORY = schema_of(
     pinned=pa.bool_(),
 )
 
-MAY_LACK = ("loss", "predicted", "influence", "pinned")  # values that are not always known
+MAY_LACK = (
+    "loss",
+    "margin",
+    "weight",
+    "score",
+    "predicted",
+    "influence",
+    "pinned",
+)  # values that are not always known
+
+
+TABLES = {"noise.parquet": NOISE, "trusted.parquet": TRUSTED, "influence.parquet": INFLUENCE}
+"""The tables of a run, by their file."""
+
+FOLDERS = {"memory": MEMORY, "scores": SCORES}
+"""The tables that it has of each task, by their folder."""
 
 
 def influence_of(run: Path, columns: Sequence[str]) -> pa.Table | None:
@@ -84,11 +111,11 @@ def write_table(path: Path, table: pa.Table) -> None:
     write_atomic(path, sink.getvalue().to_pybytes())
 
 
-def memory_names(run: Path) -> dict[int, str]:
-    """The names of the tables of what the memory held, by task; copies that a user made of them
+def names_by_task(run: Path, folder: str) -> dict[int, str]:
+    """The names of the tables in one of a run's folders, by task; copies that a user made of them
     are not the run's."""
-    names = {path.stem[5:]: path.name for path in (run / "memory").glob("task-*.parquet")}
-    return {int(task): f"memory/{names[task]}" for task in sorted(names) if task.isdecimal()}
+    names = {path.stem[5:]: path.name for path in (run / folder).glob("task-*.parquet")}
+    return {int(task): f"{folder}/{names[task]}" for task in sorted(names) if task.isdecimal()}
 
 
 def damaged(run: Path, name: str, how: str) -> UserError:
