@@ -71,11 +71,11 @@ def test_commands_of_a_command(capsys):
 
 def test_too_little_memory_is_one_sentence(capsys, monkeypatch):
     """The error is torch's own; there is no run that would fit any machine but this."""
-    monkeypatch.setattr("metasp.cli.run.prepare", lambda *_, **__: torch.empty(10**15))
+    monkeypatch.setattr("metasp.experiment.prepare", lambda *_, **__: torch.empty(10**15))
     code, _, heard = told(capsys, "run")
     assert code == 2
     assert "too little memory" in heard
-    monkeypatch.setattr("metasp.cli.run.prepare", lambda *_, **__: torch.ones(2) @ torch.ones(3))
+    monkeypatch.setattr("metasp.experiment.prepare", lambda *_, **__: torch.ones(2) @ torch.ones(3))
     with pytest.raises(RuntimeError):
         main(["run"])
 

@@ -1,6 +1,7 @@
 """The figures of one setting: which rows belong together, and what the legend says."""
 
-from metasp.paper.effects import EFFECTS, families
+from metasp.paper.effects import families
+from metasp.paper.figures import EFFECTS
 from metasp.reports.configurations import group
 from metasp.reports.figures import draw
 from metasp.reports.records import gather

@@ -1,65 +1,52 @@
-"""The networks by name, built and initialised from an explicit generator."""
+"""The networks by name. BACKBONES is a dictionary you can read."""
 
-import inspect
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+from metasp.errors import unknown
+from metasp.lazy import lazily, load
 
-from metasp.backbones.networks import MLP, ConvNet, ResNet18
-from metasp.errors import UserError, unknown
+if TYPE_CHECKING:
+    from metasp.backbones.building import CONSTANT, DRAWN, build, initialise
 
-__all__ = ["BACKBONES", "build", "default_width", "initialise"]
-
-BACKBONES: dict[str, Callable[..., nn.Module]] = {
-    "mlp": MLP,
-    "convnet": ConvNet,
-    "resnet18": ResNet18,
-}
+LATER = dict.fromkeys(("CONSTANT", "DRAWN", "build", "initialise"), "building")
+__getattr__ = lazily(__name__, LATER)
+__all__ = ["BACKBONES", "CONSTANT", "DRAWN", "Backbone", "build", "default_width", "initialise"]
 
 
-DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose initial weights are random
-CONSTANT = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)  # and those that are not
+@dataclass(frozen=True)
+class Backbone:
+    """A network by the place of its class, which is loaded when it is first built."""
+
+    of: str  # "module:Class", made of the inputs' shape, the number of classes and a width
+    width: int  # unless told otherwise
+    help: str
+
+    @property
+    def kind(self) -> Callable[..., Any]:
+        found: Callable[..., Any] = load(self.of)
+        return found
+
+
+BACKBONES: dict[str, Backbone] = {
+    "mlp": Backbone(
+        "metasp.backbones.networks:MLP", 128,
+        "Two hidden layers of `width` units, for images and tables alike.",
+    ),
+    "convnet": Backbone(
+        "metasp.backbones.networks:ConvNet", 16,
+        "Three 3×3 convolutions with BatchNorm, halving the image twice, then a global mean.",
+    ),
+    "resnet18": Backbone(
+        "metasp.backbones.networks:ResNet18", 64,
+        "ResNet-18 for small images: 3×3 stem, no max-pool; `width` channels in the first stage.",
+    ),
+}  # fmt: skip
 
 
 def default_width(name: str) -> int:
     """The width a backbone has when none is asked for."""
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)
-    return int(inspect.signature(BACKBONES[name]).parameters["width"].default)
-
-
-def build(
-    name: str, shape: Sequence[int], classes: int, width: int | None, generator: torch.Generator
-) -> nn.Module:
-    """A network for inputs of `shape` (without the batch axis), freshly initialised."""
-    width = width or default_width(name)
-    if name != "mlp" and len(shape) != 3:
-        raise UserError(f"backbone {name!r} needs images, and these inputs are rows: use mlp.")
-    if name != "mlp" and min(shape[1:]) < 4:
-        raise UserError(f"backbone {name!r} needs images of at least 4×4 pixels: use mlp.")
-    with torch.device("meta"):  # constructors would draw from the global random state
-        model = BACKBONES[name](shape, classes, width)
-    try:
-        model.to_empty(device="cpu")
-    except RuntimeError as error:  # torch's word for a system that is out of memory
-        count = sum(p.numel() for p in model.parameters())
-        raise UserError(
-            f"{name} of width {width} has {count:.2g} weights, too many for this machine: give a "
-            "smaller --width."
-        ) from error
-    initialise(model, generator)
-    return model
-
-
-def initialise(model: nn.Module, generator: torch.Generator) -> None:
-    """PyTorch's default initialisation, drawn from the given generator."""
-    for module in model.modules():
-        if isinstance(module, DRAWN):
-            nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
-            if module.bias is not None:
-                bound = 1 / math.sqrt(module.weight[0].numel())
-                nn.init.uniform_(module.bias, -bound, bound, generator=generator)
-        elif isinstance(module, CONSTANT):
-            module.reset_parameters()
+    return BACKBONES[name].width

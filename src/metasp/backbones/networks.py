@@ -1,4 +1,5 @@
-"""The networks: each has `features` and a linear `head` over all classes of the stream."""
+"""The networks, as BACKBONES describes them: each has `features` and a linear `head` over all
+classes of the stream."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,9 +10,7 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Two hidden layers of `width` units, for images and tables alike."""
-
-    def __init__(self, shape: Sequence[int], classes: int, width: int = 128) -> None:
+    def __init__(self, shape: Sequence[int], classes: int, width: int) -> None:
         super().__init__()
         self.hidden = nn.ModuleList([nn.Linear(prod(shape), width), nn.Linear(width, width)])
         self.head = nn.Linear(width, classes)
@@ -28,9 +27,7 @@ class MLP(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Three 3×3 convolutions with BatchNorm, halving the image twice, then a global mean."""
-
-    def __init__(self, shape: Sequence[int], classes: int, width: int = 16) -> None:
+    def __init__(self, shape: Sequence[int], classes: int, width: int) -> None:
         super().__init__()
         channels = [shape[0], width, 2 * width, 4 * width]
         self.convs = nn.ModuleList(
@@ -71,9 +68,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 for small images: 3×3 stem, no max-pool; `width` channels in the first stage."""
-
-    def __init__(self, shape: Sequence[int], classes: int, width: int = 64) -> None:
+    def __init__(self, shape: Sequence[int], classes: int, width: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(shape[0], width, 3, 1, 1, bias=False)
         self.norm = nn.BatchNorm2d(width)

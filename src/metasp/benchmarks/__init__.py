@@ -1,21 +1,26 @@
-"""The streams of tasks. BENCHMARKS is a dictionary you can read."""
+"""The streams of tasks; `loading.py` holds them by name, `catalogue.py` says what there is."""
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from metasp.benchmarks.arrays import npz_source
-from metasp.benchmarks.benchmark import Benchmark, assemble
-from metasp.benchmarks.deal import split
-from metasp.benchmarks.digits import digits, rotated_digits
-from metasp.benchmarks.own import folder_source, hub_source
-from metasp.benchmarks.published import PUBLISHED, published
-from metasp.benchmarks.request import Request
-from metasp.benchmarks.source import Source
-from metasp.benchmarks.transform import Transform
-from metasp.errors import UserError, unknown
-from metasp.spec import RunSpec
+from metasp.lazy import lazily
 
+if TYPE_CHECKING:
+    from metasp.benchmarks.benchmark import Benchmark, assemble
+    from metasp.benchmarks.deal import split
+    from metasp.benchmarks.loading import BENCHMARKS, OWN, load_benchmark, load_source
+    from metasp.benchmarks.source import Source
+    from metasp.benchmarks.transform import Transform
+
+__getattr__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(("Benchmark", "assemble"), "benchmark"),
+        **dict.fromkeys(("BENCHMARKS", "OWN", "load_benchmark", "load_source"), "loading"),
+        "Source": "source",
+        "Transform": "transform",
+        "split": "deal",
+    },
+)
 __all__ = [
     "BENCHMARKS",
     "OWN",
@@ -27,39 +32,3 @@ __all__ = [
     "load_source",
     "split",
 ]
-
-Loader = Callable[[Request, Path | None], Source]
-
-BENCHMARKS: dict[str, Loader] = {
-    "split-digits": lambda request, data: digits(request),
-    "rotated-digits": lambda request, data: rotated_digits(request),
-    **{name: partial(published, about) for name, about in PUBLISHED.items()},
-}
-
-OWN: dict[str, Callable[[str, Request, Path | None], Source]] = {
-    "hub": hub_source,
-    "folder": folder_source,
-    "arrays": npz_source,
-}
-
-
-def load_benchmark(spec: RunSpec, data: Path | None = None) -> Benchmark:
-    """The stream a spec asks for; `data` is the folder where downloaded sets are found."""
-    return assemble(load_source(spec, data), spec)
-
-
-def load_source(spec: RunSpec, data: Path | None) -> Source:
-    """The examples of a benchmark by its name, or the user's own by kind and place."""
-    kind, colon, place = spec.benchmark.partition(":")
-    request = Request.of(spec)
-    if spec.benchmark in BENCHMARKS:
-        return BENCHMARKS[spec.benchmark](request, data)
-    if colon and kind in OWN and place:
-        return OWN[kind](place, request, data)
-    if colon and kind == "python":
-        raise UserError(
-            f"the data of {spec.benchmark} came from a Python program: continue it there, with "
-            "the same dataset."
-        )
-    own = ("hub:OWNER/NAME", "folder:PATH", "arrays:FILE.npz")
-    raise unknown("benchmark", spec.benchmark, [*BENCHMARKS, *own])

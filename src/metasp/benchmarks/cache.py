@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metasp.benchmarks.places import digest_of
 from metasp.errors import UserError
 from metasp.folders import cache_folder
 
@@ -94,11 +95,6 @@ def decoded(identity: Mapping[str, Any], read: Callable[[Pictures], Table]) -> D
     except (Damaged, FileNotFoundError):
         store(folder, key, read)
     return load(folder, key)
-
-
-def is_cached(identity: Mapping[str, Any]) -> bool:
-    """Whether a decoded copy exists; it is not checked here."""
-    return (cache_folder() / f"{digest_of(identity)[:24]}.json").is_file()
 
 
 def store(folder: Path, key: str, read: Callable[[Pictures], Table]) -> None:
@@ -201,12 +197,6 @@ def caching(folder: Path) -> Iterator[None]:
             f"cannot keep decoded data in {folder}: {error.strerror or error}; make room, or "
             "name another folder with METASP_CACHE."
         ) from error
-
-
-def digest_of(value: Any) -> str:
-    """SHA-256 of a plain value."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:

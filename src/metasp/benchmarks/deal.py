@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from metasp.benchmarks.request import COLUMN
 from metasp.benchmarks.source import Source
 from metasp.errors import UserError, unknown
 from metasp.types import Task
-
-COLUMN = "column:"
 
 
 def split(

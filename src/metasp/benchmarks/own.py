@@ -2,9 +2,8 @@
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from metasp.benchmarks.parquet import (
     splits_in,
 )
 from metasp.benchmarks.pictures import Decoder
+from metasp.benchmarks.places import hub_identity, local_folder, wanted
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
 from metasp.errors import UserError
@@ -117,28 +117,6 @@ def read_table_set(name: str, folder: Path | None, request: Request) -> Decoded:
     files = sorted(path for paths in splits.values() for path in paths)
     identity = {"content": content_digest(files, folder), **wanted(request)}
     return decoded(identity, lambda out: read_tables(*open_local(splits), request, out))
-
-
-def hub_identity(name: str, request: Request) -> dict[str, Any]:
-    return {"hub": name, **wanted(request)}
-
-
-def wanted(request: Request) -> dict[str, Any]:
-    """What a decoded copy depends on besides the data."""
-    return {key: value for key, value in asdict(request).items() if value is not None}
-
-
-def local_folder(data: Path | None, *names: str) -> Path | None:
-    """The folder of a set under `data`, by one of its names, with or without its owner."""
-    if data is None:
-        return None
-    if not data.is_dir():
-        raise UserError(f"{data} is not a folder: name the one that holds the data with --data.")
-    for name in names:
-        if ".." in name.split("/") or name.startswith("/"):
-            raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
-    places = [data / part for name in names for part in (name, name.split("/")[-1])]
-    return next((place for place in places if place.is_dir()), None)
 
 
 def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Self
 
-from metasp.benchmarks.deal import COLUMN
 from metasp.errors import UserError
 from metasp.spec import RunSpec
+
+COLUMN = "column:"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,13 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from metasp.console import duration
-from metasp.sweeps.board import Board
-from metasp.sweeps.jobs import Job, Update
+
+if TYPE_CHECKING:
+    from metasp.sweeps.board import Board
+    from metasp.sweeps.jobs import Job, Update
 
 NAMED = {"benchmark", "method", "memory", "seed", "data_digest"}  # a run's name says these
 
 
-def follow(board: Board, updates: Iterator[Update], console: Console) -> None:
+def follow(board: "Board", updates: "Iterator[Update]", console: Console) -> None:
     """Consume a sweep's updates, showing them as they come."""
     if not console.is_terminal:
         console.print(headline(board), highlight=False)
@@ -38,7 +40,7 @@ def follow(board: Board, updates: Iterator[Update], console: Console) -> None:
         live.update(picture(board))
 
 
-def headline(board: Board) -> str:
+def headline(board: "Board") -> str:
     parts = [f"{len(board.of('done'))} of {len(board.jobs)} runs done"]
     for state in ("running", "waiting", "stopped", "failed"):
         if board.of(state):  # type: ignore[arg-type]
@@ -49,7 +51,7 @@ def headline(board: Board) -> str:
     return ", ".join(parts)
 
 
-def line(update: Update, board: Board) -> str:
+def line(update: "Update", board: "Board") -> str:
     """One event of a sweep as one line."""
     count = f"{len(board.of('done'))}/{len(board.jobs)}"
     took = board.took.get(update.name)
@@ -58,7 +60,7 @@ def line(update: Update, board: Board) -> str:
     return f"{update.state:8} {update.name}{tail} ({count} done){note}"
 
 
-def picture(board: Board) -> Group:
+def picture(board: "Board") -> Group:
     """Running runs with their progress, failed ones with the reason, then the sum of it all."""
     table = Table(expand=True)
     table.add_column("run", ratio=4, overflow="fold")
@@ -77,7 +79,7 @@ def picture(board: Board) -> Group:
     return Group(table, whole, Text(headline(board)))
 
 
-def listing(jobs: list[Job]) -> Table:
+def listing(jobs: "list[Job]") -> Table:
     """The runs of a sweep: what varies among them, and what the runs folder holds of each."""
     table = Table()
     for name in ("run", "with", "stored"):
@@ -103,7 +105,7 @@ def varied(entries: Sequence[Mapping[str, Any]]) -> set[str]:
     return {key for key in keys if len({repr(entry.get(key)) for entry in entries}) > 1}
 
 
-def summary(board: Board, runs: Path) -> dict[str, Any]:
+def summary(board: "Board", runs: Path) -> dict[str, Any]:
     """How a sweep ended, as plain values."""
     rows = [
         {"run": str(runs / u.name), "state": u.state, **({"reason": u.note} if u.note else {})}

@@ -10,9 +10,9 @@ import click
 from metasp.cli.options import json_option
 from metasp.cli.report import usable
 from metasp.errors import UserError, unknown
-from metasp.paper.effects import EFFECTS
+from metasp.paper.figures import EFFECTS
 from metasp.reports.configurations import group
-from metasp.reports.figures import FIGURES, draw, save
+from metasp.reports.figures import FIGURES, draw
 from metasp.reports.scores import REFERENCE, check_reference
 
 ALL = {**FIGURES, **EFFECTS}
@@ -44,6 +44,8 @@ def command(
             raise unknown("figure", name, ALL)
     if against is not None and only and COMPARES not in only:
         raise UserError(f"--against is for the figure {COMPARES!r}: add --only {COMPARES}.")
+    from metasp.reports.figures import save  # matplotlib comes with it
+
     groups = group(usable(runs).records)
     check_reference(groups, against)
     written: dict[str, list[str]] = {}

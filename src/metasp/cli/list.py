@@ -1,9 +1,7 @@
 """metasp list: what there is to choose from, and what has been run."""
 
-import inspect
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -66,26 +64,26 @@ def methods() -> Rows:
     return [
         {
             "name": name,
-            "what": first_line(inspect.getmodule(recipe.kind)),
+            "what": recipe.declared.what,
             "memory": recipe.selection or "none",
-            "settings": ", ".join(f"{k}={v}" for k, v in asdict(recipe.settings).items()),
+            "settings": ", ".join(f"{k}={v}" for k, v in recipe.settings.items()),
         }
         for name, recipe in METHODS.items()
     ]
 
 
 def benchmarks(data: Path | None) -> Rows:
-    from metasp.benchmarks.listing import listing
+    from metasp.benchmarks.catalogue import listing
 
     return listing(data)
 
 
 def backbones() -> Rows:
-    from metasp.backbones import BACKBONES, default_width
+    from metasp.backbones import BACKBONES
 
     return [
-        {"name": name, "default width": str(default_width(name)), "what": first_line(kind)}
-        for name, kind in BACKBONES.items()
+        {"name": name, "default width": str(entry.width), "what": entry.help}
+        for name, entry in BACKBONES.items()
     ]
 
 
@@ -113,7 +111,3 @@ def stored(runs: Path) -> Rows:
         state = "finished" if result else "unfinished"
         rows.append({"run": run.path.name, "state": state, score: value})
     return rows
-
-
-def first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").split("\n")[0]

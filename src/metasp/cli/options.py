@@ -129,10 +129,10 @@ def spec_options(function: Command) -> Command:
     owners: dict[str, list[str]] = {}
     sample: dict[str, tuple[type, Field[Any]]] = {}
     for name, recipe in METHODS.items():
-        kind = recipe.kind
-        for entry in fields(kind.Settings):
+        own = recipe.declared.Settings
+        for entry in fields(own):
             owners.setdefault(entry.name, []).append(name)
-            sample.setdefault(entry.name, (kind.Settings, entry))
+            sample.setdefault(entry.name, (own, entry))
     for key in sorted(owners, reverse=True):
         function = field_option(*sample[key], note=f"[{', '.join(owners[key])}]")(function)
     return settings_options(RunSpec, skip=("settings", "data_digest"))(function)

@@ -7,8 +7,6 @@ import click
 from metasp.cli.options import checkpoint_option, data_option, json_option, track_option
 from metasp.cli.run import execute
 from metasp.errors import UserError
-from metasp.experiment import prepare
-from metasp.store import open_run
 
 EXAMPLES = """
 \b
@@ -32,6 +30,9 @@ def command(
 ) -> int:
     """Continue a run from its last checkpoint. It ends with the same bits as if it had never
     been stopped."""
+    from metasp.experiment import prepare
+    from metasp.store import open_run
+
     stored = open_run(run)
     experiment = prepare(
         stored.spec(), stored.path.parent, data, checkpoint_seconds=checkpoint_seconds

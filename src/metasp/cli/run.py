@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,10 +23,9 @@ from metasp.cli.options import (
 from metasp.cli.show import balance_table, score_table
 from metasp.cli.terminal import typed_again
 from metasp.console import duration, text_console
-from metasp.experiment import Experiment, Interrupted, prepare
-from metasp.progress import follow
-from metasp.store.run_tables import command_for
-from metasp.trackers import retold, tracked, tracker_kind
+
+if TYPE_CHECKING:
+    from metasp.experiment import Experiment
 
 EXAMPLES = """
 \b
@@ -62,13 +61,20 @@ def command(
 ) -> int:
     """Train on a stream of tasks and store the run. A run that is already finished is shown, one
     that was stopped is continued."""
+    from metasp.experiment import prepare  # torch comes with it: not for a mere --help
+
     spec = spec_from(file, given)
     experiment = prepare(spec, runs, data, checkpoint_seconds=checkpoint_seconds, force=force)
     return execute(experiment, as_json, track)
 
 
-def execute(experiment: Experiment, as_json: bool, track: Sequence[str] = ()) -> int:
+def execute(experiment: "Experiment", as_json: bool, track: Sequence[str] = ()) -> int:
     """Make a run happen (or find it done) and show what came out, also in the given trackers."""
+    from metasp.experiment import Interrupted
+    from metasp.progress import follow
+    from metasp.store.run_tables import command_for
+    from metasp.trackers import retold, tracked, tracker_kind
+
     kinds = [tracker_kind(name) for name in dict.fromkeys(track)]
     console = text_console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path

@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -16,11 +16,10 @@ from metasp.cli.terminal import typed, typed_again
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.spec import RunSpec
-from metasp.sweeps.board import Board
 from metasp.sweeps.grid import expand, presets, read_sweep
-from metasp.sweeps.jobs import Job, Runner, jobs_of
-from metasp.sweeps.local import Local
-from metasp.sweeps.remote import guard_own_cluster
+
+if TYPE_CHECKING:
+    from metasp.sweeps.jobs import Job, Runner
 
 EXAMPLES = """
 \b
@@ -115,6 +114,8 @@ def command(
     todo, runner = plan(specs, on, runs, data, jobs, given)
     if dry_run:
         return show_plan(todo, as_json, console)
+    from metasp.sweeps.board import Board
+
     board = Board(todo, runner.at_once(todo))
     unfinished = [job for job in todo if job.stored != "finished"]
     follow(board, runner.run(unfinished, stop_on_signal()), console)
@@ -144,8 +145,12 @@ def plan(
     data: Path | None,
     jobs: int | None,
     given: dict[str, Any],
-) -> tuple[list[Job], Runner]:
+) -> "tuple[list[Job], Runner]":
     """The jobs, and who will carry them out."""
+    from metasp.sweeps.jobs import jobs_of
+    from metasp.sweeps.local import Local
+    from metasp.sweeps.remote import guard_own_cluster
+
     if on == "local":
         return jobs_of(specs, runs, data), Local(data, given["checkpoint_seconds"], jobs)
     guard_own_cluster(given["address"])
@@ -155,7 +160,7 @@ def plan(
     return jobs_of(specs, runs, data, device), OnRay(data, **given)
 
 
-def show_plan(todo: list[Job], as_json: bool, console: Console) -> int:
+def show_plan(todo: "list[Job]", as_json: bool, console: Console) -> int:
     if as_json:
         rows = [{"run": job.name, "stored": job.stored, "spec": job.spec.as_dict()} for job in todo]
         print(json.dumps({"runs": rows}))

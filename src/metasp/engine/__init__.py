@@ -1,6 +1,14 @@
 """Training and testing over a stream of tasks."""
 
-from metasp.engine.from_spec import build_trainer
-from metasp.engine.trainer import Diverged, Trainer
+from typing import TYPE_CHECKING
+
+from metasp.lazy import lazily
+
+if TYPE_CHECKING:
+    from metasp.engine.from_spec import build_trainer
+    from metasp.engine.trainer import Diverged, Trainer
+
+LATER = {"Diverged": "trainer", "Trainer": "trainer", "build_trainer": "from_spec"}
+__getattr__ = lazily(__name__, LATER)
 
 __all__ = ["Diverged", "Trainer", "build_trainer"]

@@ -10,7 +10,7 @@ from metasp.benchmarks import Benchmark
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
 from metasp.memory import Memory, selection
-from metasp.methods import Recipe, complete_settings, method, method_settings, settings_of
+from metasp.methods import Recipe, complete_settings, method_named, method_settings, settings_of
 from metasp.methods.learner import Learner, Plan
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
@@ -23,7 +23,7 @@ LARGE = 1_000_000  # slots of a memory that are cheap enough to stay empty
 def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     """Fill in every default that the benchmark, method or backbone owns, and check what only
     they can check. Completing twice changes nothing."""
-    recipe = method(spec.method)
+    recipe = method_named(spec.method)
     source = benchmark.source
     if spec.data_digest not in (None, source.digest):
         raise UserError(
@@ -141,7 +141,7 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         momentum=spec.momentum or 0.0,
         weight_decay=spec.weight_decay or 0.0,
     )
-    recipe, keeps = method(spec.method), selection(spec.selection or "reservoir")
+    recipe, keeps = method_named(spec.method), selection(spec.selection or "reservoir")
     learner = Learner(
         model=model,
         optimizer=optimizer,

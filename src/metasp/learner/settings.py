@@ -9,7 +9,7 @@ from torch import Tensor
 
 from metasp.errors import UserError, unknown
 from metasp.learner.data import kind
-from metasp.methods import METHODS, Method, Recipe, method
+from metasp.methods import METHODS, Method, Recipe, method_named
 from metasp.methods.joint import Joint
 from metasp.spec import RunSpec, like, setting, validate
 from metasp.types import LossFn
@@ -102,7 +102,7 @@ def chosen(wanted: "str | type[Method] | Method") -> tuple[str, Recipe]:
     """A method's name and recipe, from its name, its class, or an object (taken as its class
     and settings)."""
     if isinstance(wanted, str):
-        name, recipe = wanted, method(wanted)
+        name, recipe = wanted, method_named(wanted)
     elif isinstance(wanted, Method):
         preset = {} if wanted.settings is None else asdict(wanted.settings)
         name, recipe = type(wanted).__qualname__, Recipe(type(wanted), preset)

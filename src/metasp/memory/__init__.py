@@ -1,111 +1,129 @@
 """The memory and the decisions about what it keeps. SELECTIONS is a dictionary you can read."""
 
-from metasp.errors import unknown
-from metasp.memory.buffer import Memory
-from metasp.memory.columns import Column
-from metasp.memory.placement import Placement
-from metasp.memory.rehsel import (
-    rehsel,
-    rehsel_filter,
-    rehsel_filter_by_loss,
-    rehsel_without_cluster,
-    rehsel_without_influence,
-)
-from metasp.memory.representative import (
-    RANK,
-    herding,
-    herding_low_influence,
-    herding_low_loss,
-    kmeans_features,
-    kmeans_low_influence,
-    kmeans_low_loss,
-)
-from metasp.memory.selection import (
-    Decide,
-    Offer,
-    Selection,
-    class_balanced,
-    gradient_diverse,
-    greedy,
-    low_loss,
-    reservoir,
-    ring,
-    task_balanced,
-)
+from typing import TYPE_CHECKING
 
+from metasp.errors import unknown
+from metasp.lazy import lazily
+from metasp.memory.policy import Selection
+
+if TYPE_CHECKING:
+    from metasp.memory.buffer import Memory
+    from metasp.memory.columns import Column
+    from metasp.memory.decisions import Offer
+    from metasp.memory.placement import Placement
+
+LATER = {"Column": "columns", "Memory": "buffer", "Offer": "decisions", "Placement": "placement"}
+__getattr__ = lazily(__name__, LATER)
 __all__ = ["SELECTIONS", "Column", "Memory", "Offer", "Placement", "Selection", "selection"]
 
 
-def by_features(decide: Decide, help: str, measured: bool = False) -> Selection:
+def by_features(decide: str, help: str, measured: bool = False) -> Selection:
     """One that keeps what stands for its class, in the order in which it was chosen."""
+    place = "metasp.memory.representative:"
     return Selection(
-        decide, "task", help, "features", classes=True, measured=measured, columns=(RANK,)
+        place + decide,
+        "task",
+        help,
+        "features",
+        classes=True,
+        measured=measured,
+        columns=(f"{place}RANK",),
     )
 
 
 SELECTIONS: dict[str, Selection] = {
-    "reservoir": Selection(reservoir, "step", "every example offered has the same chance"),
-    "ring": Selection(ring, "step", "the newest of each task, an equal share each"),
+    "reservoir": Selection(
+        "metasp.memory.decisions:reservoir",
+        "step",
+        "every example offered has the same chance",
+    ),
+    "ring": Selection(
+        "metasp.memory.decisions:ring",
+        "step",
+        "the newest of each task, an equal share each",
+    ),
     "greedy": Selection(
-        greedy, "step", "balanced over classes at every moment (GDumb)", classes=True
+        "metasp.memory.decisions:greedy",
+        "step",
+        "balanced over classes at every moment (GDumb)",
+        classes=True,
     ),
     "gradient-diverse": Selection(
-        gradient_diverse,
+        "metasp.memory.decisions:gradient_diverse",
         "step",
         "gradients unlike the others (GSS)",
-        columns=(Column("redundancy"),),
+        columns=("metasp.memory.decisions:REDUNDANCY",),
     ),
     "class-balanced": Selection(
-        class_balanced, "task", "random, an equal share per class", classes=True
+        "metasp.memory.decisions:class_balanced",
+        "task",
+        "random, an equal share per class",
+        classes=True,
     ),
     "low-loss": Selection(
-        low_loss,
+        "metasp.memory.decisions:low_loss",
         "task",
         "class-balanced, of the half of each class with the lower loss",
         classes=True,
     ),
-    "herding": by_features(herding, "class-balanced, their mean nearest to that of the class"),
+    "herding": by_features("herding", "class-balanced, their mean nearest to that of the class"),
     "herding-low-loss": by_features(
-        herding_low_loss, "the same, of the half of each class with the lower loss"
+        "herding_low_loss", "the same, of the half of each class with the lower loss"
     ),
     "herding-low-influence": by_features(
-        herding_low_influence, "the same, of the half that influence finds helpful", measured=True
+        "herding_low_influence", "the same, of the half that influence finds helpful", measured=True
     ),
     "kmeans-features": by_features(
-        kmeans_features, "class-balanced, nearest to the centre of each cluster of features"
+        "kmeans_features", "class-balanced, nearest to the centre of each cluster of features"
     ),
     "kmeans-features-low-loss": by_features(
-        kmeans_low_loss, "the same, of the half of each class with the lower loss"
+        "kmeans_low_loss", "the same, of the half of each class with the lower loss"
     ),
     "kmeans-features-low-influence": by_features(
-        kmeans_low_influence, "the same, of the half that influence finds helpful", measured=True
+        "kmeans_low_influence", "the same, of the half that influence finds helpful", measured=True
     ),
-    "task-balanced": Selection(task_balanced, "task", "random, an equal share per task"),
-    "random": Selection(task_balanced, "task", "the paper's name for task-balanced"),
+    "task-balanced": Selection(
+        "metasp.memory.decisions:task_balanced",
+        "task",
+        "random, an equal share per task",
+    ),
+    "random": Selection(
+        "metasp.memory.decisions:task_balanced",
+        "task",
+        "the paper's name for task-balanced",
+    ),
     "rehsel": Selection(
-        rehsel, "task", "by influence, the best of each cluster of pixels", measured=True
+        "metasp.memory.rehsel:rehsel",
+        "task",
+        "by influence, the best of each cluster of pixels",
+        measured=True,
     ),
     "rehsel-features": Selection(
-        rehsel,
+        "metasp.memory.rehsel:rehsel",
         "task",
         "by influence, the best of each cluster of features",
         "features",
         measured=True,
     ),
     "rehsel-without-cluster": Selection(
-        rehsel_without_cluster, "task", "by influence alone", measured=True
+        "metasp.memory.rehsel:rehsel_without_cluster",
+        "task",
+        "by influence alone",
+        measured=True,
     ),
     "rehsel-without-influence": Selection(
-        rehsel_without_influence, "task", "nearest to the centre of each cluster of pixels"
+        "metasp.memory.rehsel:rehsel_without_influence",
+        "task",
+        "nearest to the centre of each cluster of pixels",
     ),
     "rehsel-filter": Selection(
-        rehsel_filter,
+        "metasp.memory.rehsel:rehsel_filter",
         "task",
         "nearest to each centre, of the half that influence finds helpful",
         measured=True,
     ),
     "rehsel-filter-by-loss": Selection(
-        rehsel_filter_by_loss,
+        "metasp.memory.rehsel:rehsel_filter_by_loss",
         "task",
         "its control: of the half that has the lower mean loss",
         measured=True,

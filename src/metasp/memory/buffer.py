@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from metasp.lazy import load
 from metasp.memory.columns import CORE, EMPTY, Column
 from metasp.memory.placement import Placement
 from metasp.types import Batch, Examples, State
@@ -21,10 +22,11 @@ class Memory:
 
     floats = False
 
-    def __init__(self, capacity: int, columns: Sequence[Column] = ()) -> None:
+    def __init__(self, capacity: int, columns: Sequence[Column | str] = ()) -> None:
         self.capacity = capacity
         self.columns: dict[str, Column] = {}
-        for column in (*CORE, *columns):
+        for given in (*CORE, *columns):
+            column: Column = load(given) if isinstance(given, str) else given
             if self.columns.setdefault(column.name, column) != column:
                 raise ValueError(f"two different columns are called {column.name!r}.")
         self._values = {name: column.empty(capacity) for name, column in self.columns.items()}

@@ -10,8 +10,8 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.memory.buffer import Memory
 from metasp.memory.cluster import kmeans
+from metasp.memory.decisions import Offer, shares
 from metasp.memory.placement import Placement
-from metasp.memory.selection import Offer, shares
 
 
 def rehsel(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:

@@ -14,8 +14,8 @@ from metasp.errors import UserError
 from metasp.memory.buffer import Memory
 from metasp.memory.cluster import kmeans
 from metasp.memory.columns import Column
+from metasp.memory.decisions import Decide, Offer, high_loss, shares
 from metasp.memory.placement import Placement
-from metasp.memory.selection import Decide, Offer, high_loss, shares
 
 UNRANKED = -1
 RANK = Column("rank", dtype=torch.long, blank=UNRANKED)

@@ -2,75 +2,89 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metasp.errors import UserError, unknown
-from metasp.methods.agem import AGEM
-from metasp.methods.er import ER
-from metasp.methods.finetune import Finetune
-from metasp.methods.gdumb import GDumb
-from metasp.methods.gem import GEM
-from metasp.methods.gmed import GMED
-from metasp.methods.gss import GSS
-from metasp.methods.hal import HAL
-from metasp.methods.joint import Joint
-from metasp.methods.metasp import MetaSP
-from metasp.methods.method import Method, Settings
-from metasp.methods.mir import MIR
+from metasp.lazy import lazily, load
+from metasp.methods.declared import Declared, declared
 
-__all__ = ["METHODS", "Method", "Recipe", "Settings", "method", "method_settings", "settings_of"]
+if TYPE_CHECKING:
+    from metasp.methods.method import Method, Settings
+
+__getattr__ = lazily(__name__, {"Method": "method", "Settings": "method"})
+__all__ = [
+    "METHODS",
+    "Method",
+    "Recipe",
+    "Settings",
+    "method_named",
+    "method_settings",
+    "settings_of",
+]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method by its class and, for a variant of one, the choices that make it that variant."""
+    """A method by its class, or by the place of its class as "module:Class", which is loaded when
+    it is first used; and, for a variant of one, the choices that make it that variant."""
 
-    kind: type[Method]
+    of: "type[Method] | str"
     preset: Mapping[str, Any] = field(default_factory=dict)
     selection_of: str | None = None
 
     @property
-    def selection(self) -> str | None:
-        """What its memory keeps unless told otherwise; None if it has no memory."""
-        return self.selection_of or self.kind.selection
+    def kind(self) -> "type[Method]":
+        """Its class."""
+        found: type[Method] = load(self.of) if isinstance(self.of, str) else self.of
+        return found
 
     @property
-    def settings(self) -> Settings:
+    def declared(self) -> Declared:
+        """What its file says of it, without torch."""
+        return declared(self.of)
+
+    @property
+    def selection(self) -> str | None:
+        """What its memory keeps unless told otherwise; None if it has no memory."""
+        return self.selection_of or self.declared.selection
+
+    @property
+    def settings(self) -> dict[str, Any]:
         """Its own settings, at their defaults."""
-        return self.kind.Settings(**self.preset)
+        return asdict(self.declared.Settings(**self.preset))
 
 
 METHODS: dict[str, Recipe] = {
-    "finetune": Recipe(Finetune),
-    "joint": Recipe(Joint),
-    "er": Recipe(ER),
-    "gdumb": Recipe(GDumb),
-    "gem": Recipe(GEM),
-    "agem": Recipe(AGEM),
-    "hal": Recipe(HAL),
-    "mir": Recipe(MIR),
-    "gss": Recipe(GSS),
-    "gmed": Recipe(GMED),
-    "metasp": Recipe(MetaSP),
-    "metasp-rehsel": Recipe(MetaSP, selection_of="rehsel"),
-    "metasp-only-s": Recipe(MetaSP, preset={"gamma": 1.0}),
-    "metasp-only-p": Recipe(MetaSP, preset={"gamma": 0.0}),
+    "finetune": Recipe("metasp.methods.finetune:Finetune"),
+    "joint": Recipe("metasp.methods.joint:Joint"),
+    "er": Recipe("metasp.methods.er:ER"),
+    "gdumb": Recipe("metasp.methods.gdumb:GDumb"),
+    "gem": Recipe("metasp.methods.gem:GEM"),
+    "agem": Recipe("metasp.methods.agem:AGEM"),
+    "hal": Recipe("metasp.methods.hal:HAL"),
+    "mir": Recipe("metasp.methods.mir:MIR"),
+    "gss": Recipe("metasp.methods.gss:GSS"),
+    "gmed": Recipe("metasp.methods.gmed:GMED"),
+    "metasp": Recipe("metasp.methods.metasp:MetaSP"),
+    "metasp-rehsel": Recipe("metasp.methods.metasp:MetaSP", selection_of="rehsel"),
+    "metasp-only-s": Recipe("metasp.methods.metasp:MetaSP", preset={"gamma": 1.0}),
+    "metasp-only-p": Recipe("metasp.methods.metasp:MetaSP", preset={"gamma": 0.0}),
 }
 """How to learn, by name. Add one of your own, and `method=` takes its name."""
 
 
-def method(name: str) -> Recipe:
+def method_named(name: str) -> Recipe:
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]
 
 
-def method_settings(name: str, values: Mapping[str, Any]) -> Settings:
+def method_settings(name: str, values: Mapping[str, Any]) -> "Settings":
     """A method's settings from plain values, or one sentence about what is wrong."""
-    return settings_of(method(name), name, values)
+    return settings_of(method_named(name), name, values)
 
 
-def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Settings:
+def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> "Settings":
     """The same for a method that need not be in the registry."""
     known = [entry.name for entry in fields(recipe.kind.Settings)]
     for key in values:

@@ -8,7 +8,6 @@ import numpy as np
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.paper.time_table import total_seconds
 from metasp.reports.configurations import Configuration, Group, Key, flat, identity
-from metasp.reports.figures import Kind
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
 from metasp.reports.statistics import summarise
 
@@ -114,14 +113,3 @@ def one_effect(
     count += " seed" if seeds[-1] == 1 else " seeds"
     figure.suptitle(f"{group.title}: {rows[0].method}, {count}", fontsize=9)
     return Drawing(stem, figure, data)
-
-
-EFFECTS: dict[str, Kind] = {
-    "validation-size": Kind(
-        validation_size, "effect of the validation size", "paper-validation-size"
-    ),
-    "influence-epochs": Kind(
-        influence_epochs, "effect of the last epochs", "paper-influence-epochs"
-    ),
-    "pseudo-steps": Kind(pseudo_steps, "effect of pseudo steps", "paper-pseudo-steps"),
-}

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError, unknown
-from metasp.methods import METHODS
-from metasp.methods import method as method_named
+from metasp.methods import METHODS, method_named
 from metasp.spec import RunSpec, frozen, parse_toml, read_toml
 
 Values = dict[str, Any]
@@ -155,7 +154,7 @@ def spec_of(values: Values, source: str) -> RunSpec:
 
 def own_settings(name: str) -> set[str]:
     """The names of a method's own settings."""
-    return {entry.name for entry in fields(METHODS[name].kind.Settings)}
+    return {entry.name for entry in fields(METHODS[name].declared.Settings)}
 
 
 def point(values: Values) -> str:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-
+from metasp.lazy import lazily, load
 from metasp.reports.configurations import Group
-from metasp.reports.figures import accuracy, differences, influence
-from metasp.reports.figures.style import LOOK, Drawing, save
+
+if TYPE_CHECKING:
+    from metasp.reports.figures.style import Drawing, save
+
+__getattr__ = lazily(__name__, {"Drawing": "style", "save": "style"})
 
 __all__ = ["FIGURES", "Drawing", "Kind", "draw", "save"]
 
@@ -17,31 +19,48 @@ __all__ = ["FIGURES", "Drawing", "Kind", "draw", "save"]
 class Kind:
     """How a figure is made, what it shows, and the sweep that makes its runs."""
 
-    make: Callable[..., list[Drawing]]
+    of: str  # "module:function", which is loaded when it first draws
     help: str
     sweep: str
     reads: bool = False  # tables beside the results, of which some may be damaged
 
+    @property
+    def make(self) -> "Callable[..., list[Drawing]]":
+        found: Callable[..., list[Drawing]] = load(self.of)
+        return found
 
+
+HERE = __name__
 FIGURES: dict[str, Kind] = {
-    "accuracy": Kind(accuracy.after_each_task, "accuracy after each task", "paper-table-1"),
+    "accuracy": Kind(
+        f"{HERE}.accuracy:after_each_task", "accuracy after each task", "paper-table-1"
+    ),
     "front": Kind(
-        accuracy.learning_against_remembering, "A_1 against A_∞ and the front", "paper-table-1"
+        f"{HERE}.accuracy:learning_against_remembering",
+        "A_1 against A_∞ and the front",
+        "paper-table-1",
     ),
     "differences": Kind(
-        differences.from_reference, "every row minus one, seed by seed", "paper-table-1"
+        f"{HERE}.differences:from_reference", "every row minus one, seed by seed", "paper-table-1"
     ),
-    "matrix": Kind(accuracy.heat_maps, "accuracy matrix of each row", "paper-table-1"),
+    "matrix": Kind(f"{HERE}.accuracy:heat_maps", "accuracy matrix of each row", "paper-table-1"),
     "influence-counts": Kind(
-        influence.counts, "examples that help and hurt, per task", "paper-statistics", True
+        f"{HERE}.influence:counts",
+        "examples that help and hurt, per task",
+        "paper-statistics",
+        True,
     ),
     "influence-histogram": Kind(
-        influence.histograms, "influences in five groups", "paper-statistics", True
+        f"{HERE}.influence:histograms", "influences in five groups", "paper-statistics", True
     ),
 }
 
 
-def draw(kind: Kind, groups: list[Group], **options: Any) -> list[Drawing]:
+def draw(kind: Kind, groups: list[Group], **options: Any) -> "list[Drawing]":
     """The drawings of one kind in our look; none where its runs are missing."""
+    import matplotlib as mpl
+
+    from metasp.reports.figures.style import LOOK
+
     with mpl.rc_context(LOOK):
         return kind.make(groups, **options)

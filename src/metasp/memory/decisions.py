@@ -12,7 +12,8 @@ from metasp.errors import UserError
 from metasp.memory.buffer import Memory
 from metasp.memory.columns import EMPTY, Column
 from metasp.memory.placement import Placement
-from metasp.types import Batch
+
+REDUNDANCY = Column("redundancy")
 
 
 @dataclass(frozen=True)
@@ -49,34 +50,6 @@ class Offer:
 
 
 Decide = Callable[[Memory, Offer, torch.Generator], Placement]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A decision and its moment: after every step of a first epoch, or at a task's end."""
-
-    decide: Decide
-    at: str  # "step" | "task"
-    help: str
-    points: str = "pixels"  # what it clusters, if it does: "pixels" | "features"
-    classes: bool = False  # whether it shares the memory by class, so that labels must be classes
-    measured: bool = False  # whether it looks at what only a method that measures influence records
-    columns: tuple[Column, ...] = ()  # what it keeps of each slot; its placements give the values
-
-    def offer(
-        self, memory: Memory, batch: Batch, task: int, generator: torch.Generator
-    ) -> Placement:
-        """Decide about a raw batch and write what was decided, for a loop of one's own. Gives the
-        decision."""
-        if self.measured:
-            raise UserError(
-                "this selection goes by influence, and a batch alone has none: make an Offer with "
-                "it and apply what `decide` says (see `docs/own-loop.md`)."
-            )
-        offer = Offer(batch.labels.cpu(), batch.ids, task, 0)
-        placement = self.decide(memory, offer, generator)
-        memory.apply(placement, batch, task)
-        return placement
 
 
 def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
