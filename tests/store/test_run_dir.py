@@ -30,9 +30,10 @@ def test_what_a_run_leaves(tiny):
     run = finish(tiny(method="metasp-rehsel"))
     names = {path.name for path in run.path.iterdir()}
     files = {"spec.toml", "result.json", "events.jsonl", "influence.parquet", "lock"}
-    assert names == {*files, "memory", "checkpoint"}
+    assert names == {*files, "memory", "scores", "checkpoint"}
     assert run.path.name.endswith(run.spec().digest)
     assert len(list((run.path / "memory").glob("*.parquet"))) == 5
+    assert len(list((run.path / "scores").glob("*.parquet"))) == 5
     assert len(list((run.path / "checkpoint").iterdir())) == 4
     result = run.result()
     for scenario in ("class_il", "task_il"):

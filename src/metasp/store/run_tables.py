@@ -62,16 +62,8 @@ MEMORY = schema_of(
     pinned=pa.bool_(),
 )
 
-MAY_LACK = (
-    "loss",
-    "margin",
-    "weight",
-    "score",
-    "predicted",
-    "influence",
-    "pinned",
-)  # values that are not always known
-
+# Values that are not always known.
+MAY_LACK = ("loss", "margin", "weight", "score", "predicted", "influence", "pinned")
 
 TABLES = {"noise.parquet": NOISE, "trusted.parquet": TRUSTED, "influence.parquet": INFLUENCE}
 """The tables of a run, by their file."""
