@@ -66,6 +66,14 @@ class RunSpec:
     image_size: int | None = setting(None, "Resize pictures to N×N pixels.", least=4, most=1024)
     colour: str | None = setting(None, "Make pictures grey or rgb.", choices=("grey", "rgb"))
     label_column: str | None = setting(None, "Column of the table that holds the label.")
+    true_label_column: str | None = setting(
+        None, "Column that holds the true label, for scoring and for test data alone."
+    )
+    labels: str | None = setting(
+        None,
+        "CSV or Parquet file of other train labels (id, label or --label-column); those of the "
+        "data become the true ones.",
+    )
     label_noise: float = setting(
         0.0, "Part of the train labels that is replaced by wrong ones.", least=0, most=1
     )

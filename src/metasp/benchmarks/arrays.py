@@ -36,9 +36,20 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
     path = own_place(file, data, Path.is_file)
     if not path.is_file():
         raise UserError(f"{file} is not a file: give arrays:FILE.npz.")
-    request.refuse("arrays", "image_size", "colour")
+    request.refuse("arrays", "image_size", "colour", "label_column", "true_label_column")
     arrays = read_npz(path)
     parts = {key: first_of(arrays, names) for key, names in NAMES.items()}
+    true = None
+    usual = parts["test_labels"]
+    if request.label_column is not None:
+        parts["labels"], parts["test_labels"] = labels_in(arrays, request.label_column, usual)
+    if request.true_label_column is not None:
+        true, parts["test_labels"] = labels_in(arrays, request.true_label_column, usual)
+        if true is parts["labels"]:
+            raise UserError(
+                f"array {request.true_label_column!r} is both the labels and the true labels: "
+                "name the other one with --label-column."
+            )
     if parts["inputs"] is None or parts["labels"] is None:
         raise UserError(
             f"{path} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: it needs `inputs` "
@@ -63,7 +74,18 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
         request,
         None if names is None else [str(name) for name in names.tolist()],
         domains,
+        true,
     )
+
+
+def labels_in(
+    arrays: Mapping[str, Array], name: str, usual: Array | None
+) -> tuple[Array, Array | None]:
+    """Train labels by their name; the test labels are called so with test_ before it, or as
+    usual."""
+    if name not in arrays:
+        raise unknown("column", name, arrays)
+    return arrays[name], arrays.get(f"test_{name}", usual)
 
 
 # What numpy and zipfile raise for bytes that are not those of an archive.
@@ -118,8 +140,10 @@ def array_source(
     request: Request,
     class_names: list[str] | None = None,
     domains: list[Array | None] | None = None,
+    true_labels: Array | None = None,
 ) -> Source:
-    """A source from arrays in memory; without test data a fixed part of each class is held out."""
+    """A source from arrays in memory; without test data a fixed part of each class is held out.
+    Where there are `true_labels` of the train data, those of the test data are true as well."""
     sides = [train] if test is None else [train, test]
     inputs = [as_inputs(x, request) for x, _ in sides]
     values = [as_list(y, len(x), "labels") for (_, y), x in zip(sides, inputs)]
@@ -127,13 +151,15 @@ def array_source(
         raise UserError("train and test inputs differ in shape or kind: make them alike.")
     if class_names is not None:
         check_names(class_names)
-    labels, names = number_labels([y for side in values for y in side], class_names)
+    true = [] if true_labels is None else as_list(true_labels, len(inputs[0]), "true labels")
+    given = [y for side in values for y in side]
+    labels, names = number_labels([*given, *true], class_names)
     digest = hashlib.sha256(repr((labels, names, [len(x) for x in inputs])).encode())
     for x in inputs:
         digest.update(x.numpy().tobytes())
     for column in domains or ():
         digest.update(repr(None if column is None else column.tolist()).encode())
-    every = torch.tensor(labels)
+    every = torch.tensor(labels[: len(given)])
     ids = torch.arange(len(every))
     size = len(inputs[0])
     source = Source(
@@ -148,6 +174,7 @@ def array_source(
         digest=digest.hexdigest()[:16],
         tasks=default_tasks(len(names)),
         ids=ids[:size],
+        true_labels=torch.tensor(labels[len(given) :]) if true else None,
     )
     if domains is not None:
         source = with_domains(source, domains, [len(x) for x in inputs])
@@ -161,11 +188,12 @@ def hold_out(source: Source) -> Source:
     """The same source with a fixed part of each class as its test data."""
     out = held_out(source.labels, source.class_names)
     kept, given = torch.nonzero(~out).flatten(), torch.nonzero(out).flatten()
-    domains = source.domains
+    domains, true = source.domains, source.true_labels
     return replace(
         source,
         labels=source.labels[kept],
-        test_labels=source.labels[given],
+        true_labels=None if true is None else true[kept],
+        test_labels=(source.labels if true is None else true)[given],
         ids=kept,
         rows=kept,
         test_rows=given,
@@ -211,7 +239,7 @@ def as_inputs(raw: Any, request: Request) -> Tensor:
             "or pictures (n, h, w), (n, h, w, c) or (n, c, h, w)."
         )
     if array.ndim == 2:
-        request.refuse("rows of a table")
+        request.refuse("rows of a table", "label_column", "true_label_column")
         return single(array)
     if array.ndim == 3:
         array = array[:, None]

@@ -16,7 +16,7 @@ from metasp.types import Streams, Task
 @dataclass(frozen=True)
 class Benchmark:
     """A source dealt into tasks, with the transform its inputs need. `flipped` says which train
-    labels are wrong on purpose: for scoring afterwards, training sees only the tasks. `chosen`
+    labels are known to be wrong: for scoring afterwards, training sees only the tasks. `chosen`
     are settings of a spec that were fixed when the stream was made by hand."""
 
     source: Source
@@ -64,18 +64,19 @@ def assemble(
     )
     if spec.imbalance < 1:
         tasks = with_imbalance(tasks, spec.imbalance, streams["imbalance"])
-    flipped: Flipped = {}
     if spec.label_noise:
         kind = spec.label_noise_kind
         name = "label-noise" if kind == "symmetric" else f"label-noise-{kind}"
         tasks = with_label_noise(
             tasks, spec.label_noise, kind, spec.label_noise_scope, streams[name]
         )
+    true = source.labels if source.true_labels is None else source.true_labels
     if spec.trusted:
-        true = (source.train.ids, source.labels)
-        tasks = with_trusted(tasks, spec.trusted, true, streams["trusted-examples"])
-    if spec.label_noise:
-        flipped = wrong_labels(tasks, source.train.ids, source.labels)
+        known = (source.train.ids, true)
+        tasks = with_trusted(tasks, spec.trusted, known, streams["trusted-examples"])
+    flipped: Flipped = {}
+    if spec.label_noise or source.true_labels is not None:
+        flipped = wrong_labels(tasks, source.train.ids, true)
     transform = Transform(source.mean, source.std, source.crop_padding, source.flip)
     return Benchmark(source, tasks, transform, flipped, chosen or {})
 

@@ -8,6 +8,7 @@ from metasp.benchmarks.arrays import npz_source
 from metasp.benchmarks.benchmark import Benchmark, assemble
 from metasp.benchmarks.catalogue import PUBLISHED
 from metasp.benchmarks.digits import digits, rotated_digits
+from metasp.benchmarks.labels import with_labels
 from metasp.benchmarks.own import folder_source, hub_source
 from metasp.benchmarks.published import published
 from metasp.benchmarks.request import Request
@@ -37,6 +38,14 @@ def load_benchmark(spec: RunSpec, data: Path | None = None) -> Benchmark:
 
 def load_source(spec: RunSpec, data: Path | None) -> Source:
     """The examples of a benchmark by its name, or the user's own by kind and place."""
+    source = _own_labels(spec, data)
+    if spec.labels is None:
+        return source
+    return with_labels(source, spec.labels, spec.label_column, data)
+
+
+def _own_labels(spec: RunSpec, data: Path | None) -> Source:
+    """The same under the labels that come with the data."""
     kind, colon, place = spec.benchmark.partition(":")
     request = Request.of(spec)
     if spec.benchmark in BENCHMARKS:

@@ -1,16 +1,20 @@
 """The user's own pictures: a data set of the hub, Parquet files, or one folder per class."""
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
 from metasp.benchmarks.cache import Decoded, Pictures, Table, content_digest, decoded
+from metasp.benchmarks.columns import column, read_columns
 from metasp.benchmarks.parquet import (
     SPLITS,
     inside,
+    number_labels,
     open_hub,
     open_local,
     progress,
@@ -24,6 +28,7 @@ from metasp.benchmarks.source import Source, check_classes, constants, held_out
 from metasp.errors import UserError
 from metasp.spec import is_text
 
+LIST = "metadata.csv"  # as the hub's folders of pictures have it
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
@@ -50,9 +55,16 @@ def folder_source(path: str, request: Request, data: Path | None) -> Source:
         raise UserError(f"{path} is not a folder: give folder:PATH with one folder per class.")
     if next(folder.rglob("*.parquet"), None) is not None:
         return finished(folder.name, read_table_set(folder.name, folder, request))
-    request.refuse("a folder of pictures", "image_size", "colour")
     if request.domain_column is not None:
         raise UserError("a folder of pictures has no columns: use --split-by class or order.")
+    if request.label_column is not None or request.true_label_column is not None:
+        rows = listed_pictures(folder, request)
+        files = [folder / row.file for row in rows]
+        told = [[row.split, row.file, row.label, row.true_label] for row in rows]
+        identity = {"listed": told, "pictures": content_digest(files, folder), **wanted(request)}
+        return finished(
+            folder.name, decoded(identity, lambda out: read_listed(folder, rows, request, out))
+        )
     splits = class_folders(folder)
     files = [path for classes in splits.values() for paths in classes.values() for path in paths]
     identity = {"pictures": content_digest(files, folder), **wanted(request)}
@@ -72,13 +84,13 @@ def finished(name: str, found: Decoded) -> Source:
 
 def source_of(name: str, found: Decoded, train: Tensor, test: Tensor) -> Source:
     """Rows of a decoded array as a source; its constants are not yet known."""
-    domains = found.domains
+    domains, true = found.domains, found.true_labels
     return Source(
         name=name,
         inputs=found.inputs,
         labels=found.labels[train],
         test_inputs=found.inputs,
-        test_labels=found.labels[test],
+        test_labels=(found.labels if true is None else true)[test],
         class_names=found.class_names,
         mean=(),
         std=(),
@@ -90,6 +102,7 @@ def source_of(name: str, found: Decoded, train: Tensor, test: Tensor) -> Source:
         domains=None if domains is None else domains[train],
         test_domains=None if domains is None else domains[test],
         domain_names=found.domain_names,
+        true_labels=None if true is None else true[train],
     )
 
 
@@ -217,6 +230,63 @@ def read_folders(
                     advance(1)
             sizes[split] = len(labels) - before
     return Table(labels, sizes, names)
+
+
+class Listed(NamedTuple):
+    """A picture that a table names, with its label and, where asked for, its true one."""
+
+    split: str
+    file: str
+    label: str
+    true_label: str | None
+
+
+def listed_pictures(folder: Path, request: Request) -> list[Listed]:
+    """The pictures that the folder's table of labels names, train data first. Without a column of
+    labels, the folder that a picture is in is its label."""
+    path = folder / LIST
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has no {LIST} for --label-column and --true-label-column: add one with the "
+            "columns file_name and those of the labels, or leave them out."
+        )
+    table = read_columns(path)
+    files = column(table, "file_name", path)
+    asked = (request.label_column, request.true_label_column)
+    labels, true = (None if name is None else column(table, name, path) for name in asked)
+    rows = []
+    for number, file in enumerate(files):
+        inside(folder / file, folder)
+        first, *within = Path(file).parts
+        split = SPLITS.get(first.lower()) if within else None
+        place = within if split else [first, *within]  # in the folder of its split
+        if labels is None and len(place) < 2:
+            raise UserError(f"{file} of {path} is in no folder of a class: give --label-column.")
+        label = place[0] if labels is None else labels[number]
+        truth = None if true is None else true[number]
+        if split not in (None, "train"):
+            label = label or truth  # test data may have no other; train data must have one
+        if not label or truth == "":
+            raise UserError(f"{file} of {path} has no label: give it one.")
+        rows.append(Listed(split or "train", file, label, truth))
+    if len({row.file for row in rows}) < len(rows):
+        raise UserError(f"{path} names a picture twice: keep one of them.")
+    return sorted(rows, key=lambda row: (row.split != "train", row.split))
+
+
+def read_listed(folder: Path, rows: Sequence[Listed], request: Request, out: Pictures) -> Table:
+    """Decode the pictures of a table in its order."""
+    decoder = Decoder(request.image_size, request.colour)
+    with progress(len(rows)) as advance:
+        for row in rows:
+            path = folder / row.file
+            out.append(decoder(read_file(path), lambda path=path: str(path)))  # type: ignore[misc]
+            advance(1)
+    true = [row.true_label for row in rows if row.true_label is not None]
+    labels, names = number_labels([*(row.label for row in rows), *true], None)
+    sizes = Counter(row.split for row in rows)
+    own = labels[: len(rows)]
+    return Table(own, sizes, names, true_labels=labels[len(rows) :] if true else None)
 
 
 def read_file(path: Path) -> bytes:

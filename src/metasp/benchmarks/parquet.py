@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], in
     """Streams over local Parquet files by split, and the number of rows in all."""
     rows = 0
     columns: dict[Path, list[str]] = {}  # of files with rows: without, the types are not known
+    # Train files come first: all are read by the columns of the first, and test data may lack some.
+    splits = dict(sorted(splits.items(), key=lambda item: item[0] != "train"))
     for path in (path for files in splits.values() for path in files):
         try:
             about = pq.read_metadata(path)
@@ -160,11 +163,13 @@ def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pi
     first = next(iter(streams.values()))
     features = first.features or first._resolve_features().features
     image, label = image_column(features), label_column(features, request.label_column)
+    truth = true_label_column(features, request.true_label_column, label)
     if request.domain_column is not None and request.domain_column not in features:
         raise unknown(
             "column", request.domain_column, [n for n in features if n not in (image, label)]
         )
     values: list[Any] = []
+    true: list[Any] = []
     domains: list[Any] = []
     sizes: dict[str, int] = {}
     with progress(rows) as advance:
@@ -178,14 +183,47 @@ def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pi
                 for content in batch[image]:
                     out.append(decoder(raw_bytes(content, split, number), row_words(split, number)))
                     number += 1
-                values += batch[label]
+                given = batch[label]
+                if truth is not None:
+                    true += batch[truth]
+                    # Test data may have no other labels. Train data without them is a mistake.
+                    lacking = split != "train" and all(value is None for value in given)
+                    given = batch[truth] if lacking else given
+                values += given
                 domains += batch[request.domain_column] if request.domain_column else []
                 advance(len(batch[label]))
             sizes[split] = number
-    labels, names = number_labels(values, getattr(features[label], "names", None))
-    if request.domain_column is None:
-        return Table(labels, sizes, names)
-    return Table(labels, sizes, names, *number_domains(domains))
+    labels, names = number_labels([*values, *true], class_names(features, label, truth))
+    table = Table(labels[: len(values)], sizes, names)
+    if truth is not None:
+        table = replace(table, true_labels=labels[len(values) :])
+    if request.domain_column is not None:
+        codes, called = number_domains(domains)
+        table = replace(table, domains=codes, domain_names=called)
+    return table
+
+
+def true_label_column(features: Mapping[str, Any], wanted: str | None, label: str) -> str | None:
+    """The column of true labels, if one is asked for: another one than that of the labels."""
+    if wanted is None:
+        return None
+    if wanted not in features:
+        raise unknown("column", wanted, features)
+    if wanted == label:
+        raise UserError(
+            f"column {label!r} is both the label and the true label: name the other one with "
+            "--label-column."
+        )
+    return wanted
+
+
+def class_names(features: Mapping[str, Any], label: str, truth: str | None) -> list[str] | None:
+    """What the classes are called, by either column of labels."""
+    columns = [label] if truth is None else [label, truth]
+    named = [list(names) for c in columns if (names := getattr(features[c], "names", None))]
+    if len(named) == 2 and named[0] != named[1]:
+        raise UserError(f"columns {label!r} and {truth!r} name different classes: make them alike.")
+    return named[0] if named else None
 
 
 def batches(stream: Any, split: str) -> Iterator[dict[str, list[Any]]]:

@@ -18,9 +18,10 @@ def published(about: Published, request: Request, data: Path | None) -> Source:
         colour=request.colour or about.colour,
         label_column=request.label_column or about.label,
         domain_column=request.domain_column,
+        true_label_column=request.true_label_column,
     )
     found = read_table_set(about.hub, local_folder(data, about.folder, about.hub), asked)
-    usual = asked.label_column == about.label
+    usual = about.label in (asked.label_column, asked.true_label_column)
     if usual and len(found.class_names) != about.classes:
         raise UserError(
             f"{about.folder} has {len(found.class_names)} classes and should have "

@@ -65,10 +65,10 @@ def split(
 def dealt_again(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
     """A stream made by hand under a spec's seed and noise; what was chosen by hand stays, unless
     the spec says otherwise."""
-    for name in ("image_size", "colour", "label_column"):
+    for name in ("image_size", "colour", "label_column", "true_label_column", "labels"):
         given = getattr(spec, name)
         if given is not None and given != benchmark.chosen.get(name):
-            remedy = "leave it out" if name == "label_column" else "give it to metasp.split"
+            remedy = "leave it out" if "label" in name else "give it to metasp.split"
             raise UserError(f"{name} comes too late for a stream already split: {remedy}.")
     usual = {entry.name: getattr(RunSpec(), entry.name) for entry in fields(RunSpec)}
     kept = {

@@ -17,20 +17,24 @@ class Request:
     colour: str | None = None
     label_column: str | None = None
     domain_column: str | None = None
+    true_label_column: str | None = None
 
     @classmethod
     def of(cls, spec: RunSpec) -> Self:
         by = spec.split_by or ""
+        # With a file of labels, the label column is one of the file, and what the data has is true.
+        of_data = spec.true_label_column if spec.labels else spec.label_column
         return cls(
             spec.image_size,
             spec.colour,
-            spec.label_column,
+            of_data,
             by.removeprefix(COLUMN) if by.startswith(COLUMN) else None,
+            None if spec.labels else spec.true_label_column,
         )
 
     def refuse(self, name: str, *allowed: str) -> None:
         """One sentence if something was asked for that a source has no use for."""
-        for field in ("image_size", "colour", "label_column"):
+        for field in ("image_size", "colour", "label_column", "true_label_column"):
             if field not in allowed and getattr(self, field) is not None:
                 flag = f"--{field.replace('_', '-')}"
                 raise UserError(f"{flag} does not apply to {name}: leave it out.")

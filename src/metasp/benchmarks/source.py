@@ -20,7 +20,9 @@ class Source:
     `rows` and `test_rows` say which rows of the arrays the labels belong to, where train and
     test data share one array that is too large to copy. `domains` and `test_domains` number the
     values of a further column, named by `domain_names`. `pooled`: train and test data were one
-    list and are told apart by a hold-out, so that ids and test rows count in the same list."""
+    list and are told apart by a hold-out, so that ids and test rows count in the same list.
+    `true_labels` (n,) are those of the train data where it is known that some `labels` are wrong:
+    for scoring alone. Test labels are always the true ones."""
 
     name: str
     inputs: Tensor
@@ -42,6 +44,7 @@ class Source:
     domain_names: tuple[str, ...] = ()
     split_by: str = "class"
     pooled: bool = False
+    true_labels: Tensor | None = None
 
     @property
     def train(self) -> Examples:

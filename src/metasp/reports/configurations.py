@@ -34,8 +34,8 @@ Key = tuple[tuple[str, str], ...]
 # What a run was trained and tested on: runs that differ here are never in one table.
 DATA = (
     "tasks", "classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
-    "colour", "label_column", "label_noise", "label_noise_kind", "label_noise_scope", "imbalance",
-    "data_digest",
+    "colour", "label_column", "true_label_column", "labels", "label_noise",
+    "label_noise_kind", "label_noise_scope", "imbalance", "data_digest",
 )  # fmt: skip
 APART = ("seed", "benchmark", "memory", "method", *DATA)  # said elsewhere than in labels
 # A method's or backbone's own choice: differs by nature.
