@@ -15,18 +15,19 @@ def evaluate(learner: Learner, task: Task, seen: Sequence[int]) -> tuple[float, 
     test = task.test
     if not len(test):
         return 0.0, 0.0
-    logits, labels = all_outputs(learner, test), test.labels.cpu()
-    right = [(best_of(logits, classes) == labels).sum() for classes in (seen, task.classes)]
+    scores, labels = all_scores(learner, test), test.labels.cpu()
+    right = [(best_of(scores, classes) == labels).sum() for classes in (seen, task.classes)]
     class_il, task_il = (torch.stack(right) / len(test)).tolist()
     return class_il, task_il
 
 
-def all_outputs(learner: Learner, examples: Examples) -> Tensor:
-    """What the model as it stands says to each example, on the CPU."""
-    return over_task(learner, examples, lambda batch: learner.outputs(batch.inputs))
+def all_scores(learner: Learner, examples: Examples) -> Tensor:
+    """What speaks for each class (n, classes), as the method predicts, on the CPU."""
+    scores = learner.scoring()
+    return over_task(learner, examples, lambda batch: scores(batch.inputs))
 
 
-def best_of(logits: Tensor, classes: Sequence[int]) -> Tensor:
+def best_of(scores: Tensor, classes: Sequence[int]) -> Tensor:
     """The most likely of the given classes, shape (n,)."""
-    index = torch.tensor(classes, device=logits.device)
-    return index[logits[:, index].argmax(1)]
+    index = torch.tensor(classes, device=scores.device)
+    return index[scores[:, index].argmax(1)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from metasp.engine.evaluate import all_outputs, best_of
+from metasp.engine.evaluate import all_scores, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
 from metasp.methods.learner import Learner
@@ -83,7 +83,7 @@ def predicted_labels(
         if not rows or not len(task.train.source):
             continue
         chosen = task.train.only(torch.tensor(rows))
-        logits = all_outputs(learner, chosen)
-        if logits.dim() == 2 and logits.shape[1] > classes[-1]:
-            found.update(zip(chosen.ids.tolist(), best_of(logits, classes).tolist()))
+        scores = all_scores(learner, chosen)
+        if scores.dim() == 2 and scores.shape[1] > classes[-1]:
+            found.update(zip(chosen.ids.tolist(), best_of(scores, classes).tolist()))
     return [found.get(identity) for identity in ids]

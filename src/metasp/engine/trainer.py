@@ -81,6 +81,7 @@ class Trainer:
     ) -> None:
         self.learner, self.method, self.tasks, self.lr = learner, method, tasks, lr
         self.score = score
+        learner.scored_by = method.scoring
         self.position = Position()
         self.order = torch.zeros(0, dtype=torch.long)
 

@@ -18,7 +18,7 @@ from metasp.learner.data import Arrivals, Inputs, kind
 from metasp.learner.settings import LearnerSettings, Parts
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, settings_of
-from metasp.methods.learner import Learner, Plan, evaluating
+from metasp.methods.learner import Learner, Plan, Scoring, evaluating
 from metasp.types import CROSS_ENTROPY, Examples, Streams, Task
 
 AT_ONCE = 500  # examples in one pass without gradients
@@ -92,12 +92,13 @@ def build(
 
 
 @torch.no_grad()
-def outputs_of(learner: Learner, inputs: Tensor) -> Tensor:
-    """The model's outputs (n, …) on raw inputs, in evaluation mode, on the CPU."""
+def outputs_of(learner: Learner, inputs: Tensor, scoring: Scoring | None = None) -> Tensor:
+    """The model's outputs (n, …) on raw inputs, or how they are scored, in evaluation mode, on the
+    CPU."""
+    say = scoring or learner.outputs
     with evaluating(learner.model):
         parts = [
-            learner.outputs(learner.transform(part.to(learner.device)))
-            for part in torch.split(inputs, AT_ONCE)
+            say(learner.transform(part.to(learner.device))) for part in torch.split(inputs, AT_ONCE)
         ]
     if not all(isinstance(part, Tensor) for part in parts):
         raise UserError(
@@ -138,7 +139,7 @@ def score_task(
     if parts.metric is None and parts.loss_fn is None:
         return evaluate(learner, task, seen)
     test = task.test.take(torch.arange(len(task.test)))
-    outputs = outputs_of(learner, test.inputs)
+    outputs = outputs_of(learner, test.inputs, learner.scoring())
     labels = test.labels.cpu()
     both = [score_outputs(learner, parts, outputs, labels, part) for part in (seen, task.classes)]
     return both[0], both[1]
@@ -205,6 +206,11 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
                 "this selection shares the memory by class and these labels are no classes: pass "
                 "selection='reservoir'."
             )
+    if own_loss and recipe.kind.own_loss:
+        raise UserError(
+            f"{recipe.kind.__name__} learns classes by a loss of its own: leave loss_fn out, or "
+            "use another method, such as er or derpp."
+        )
     few = found.inputs[:2]
     if recipe.kind.moves_inputs and not learner.transform(few).is_floating_point():
         raise UserError(
@@ -223,10 +229,10 @@ def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool)
         )
 
 
-def told_outputs(learner: Learner, inputs: Tensor) -> Tensor:
-    """The model's outputs, or one sentence on why it has none."""
+def told_outputs(learner: Learner, inputs: Tensor, scoring: Scoring | None = None) -> Tensor:
+    """The model's outputs, or how they are scored, or one sentence on why it has none."""
     try:
-        return outputs_of(learner, inputs)
+        return outputs_of(learner, inputs, scoring)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, UserError):
             raise

@@ -47,6 +47,7 @@ from metasp.learner.settings import Augment, LearnerSettings, Metric, Parts, cho
 from metasp.learner.stored import from_file, put_buffers, to_file, unsaved_buffers
 from metasp.learner.view import InfluenceRow, MemoryView, influence_table, without_inputs
 from metasp.methods import Method
+from metasp.methods.learner import Scoring
 from metasp.typed import LearnerKeywords
 from metasp.types import LossFn, Rows, State
 
@@ -141,20 +142,12 @@ class ContinualLearner:
     def predict(self, x: Rows) -> Tensor:
         """The class of each input (n,), of those seen; a regression's outputs."""
         self._check_learned()
-        return answers(self.outputs(x), self.classes, self._parts.loss_fn is not None)
+        said = self._said(x, self._trainer.learner.scoring())
+        return answers(said, self.classes, self._parts.loss_fn is not None)
 
     def outputs(self, x: Rows) -> Tensor:
         """What the model says to each input (n, …), in evaluation mode, on the CPU."""
-        if isinstance(x, Dataset | DataLoader):
-            raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
-        inputs = tensor_of(x, "inputs")
-        if inputs.is_floating_point():
-            inputs = inputs.to(self._dtype)
-        learner = self._trainer.learner
-        one = learner.memory.inputs
-        if one is not None and inputs.shape == one.shape[1:]:
-            raise UserError("this is a single input without a batch around it: give x[None].")
-        return told_outputs(learner, inputs)
+        return self._said(x)
 
     def score(self, dataset: Data) -> float:
         """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
@@ -163,7 +156,7 @@ class ContinualLearner:
         found = read(dataset, self._dtype)
         if self._learned:
             self._parts.check_scored(found.labels, self._trainer.tasks[-1].train.labels)
-        said = self.outputs(found.inputs)
+        said = self._said(found.inputs, self._trainer.learner.scoring())
         return score_outputs(self._trainer.learner, self._parts, said, found.labels, self.classes)
 
     @property
@@ -250,6 +243,19 @@ class ContinualLearner:
         loaded = from_file(cls, Path(path), model, {**code, "method": method, "device": device})
         assert isinstance(loaded, cls)
         return loaded
+
+    def _said(self, x: Any, scoring: Scoring | None = None) -> Tensor:
+        """The model's outputs, or what the method makes of them to predict."""
+        if isinstance(x, Dataset | DataLoader):
+            raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
+        inputs = tensor_of(x, "inputs")
+        if inputs.is_floating_point():
+            inputs = inputs.to(self._dtype)
+        learner = self._trainer.learner
+        one = learner.memory.inputs
+        if one is not None and inputs.shape == one.shape[1:]:
+            raise UserError("this is a single input without a batch around it: give x[None].")
+        return told_outputs(learner, inputs, scoring)
 
     def _events(
         self, found: Arrivals, ids: Any, test: Arrivals | None, random: State

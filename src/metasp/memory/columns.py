@@ -53,7 +53,7 @@ class Column:
         """New values and what is held, both as wide as the wider of the two."""
         values = values.detach().to(held)
         if isinstance(self.of, str) and not self.scalar:
-            values = values.reshape(len(values), -1)
+            values = values.flatten(1) if values.dim() > 1 else values[:, None]
             width = max(values.shape[1], held.shape[1])
             if self.of == "features" and held.shape[1] not in (0, width):
                 raise ValueError(f"column {self.name!r} held rows of another width before.")

@@ -84,6 +84,9 @@ class Weighed:
 Weigh = Callable[["Learner", Batch, Objective], Weighed]
 """How much each row of a prepared batch counts in the update."""
 
+Scoring = Callable[[Tensor], Tensor]
+"""Network inputs to what speaks for each class, (n, classes); the largest is the answer."""
+
 
 class Weigher(ABC):
     """Weighs every update of whatever method a learner has, and may keep something meanwhile."""
@@ -126,6 +129,7 @@ class Learner:
     compiled: bool = False
     channels_last: bool = False
     weigh: Weigher | None = None  # set to weigh (or only observe) every update of a method
+    scored_by: Callable[[], Scoring] | None = None  # how the method predicts; None: by outputs
     current: Examples | None = None  # the training data of the task at hand
     task: int = -1  # and its index
     epoch: int = 0  # of the task, from 0
@@ -164,6 +168,10 @@ class Learner:
         with self.autocast():
             out: Tensor = self.model(inputs)
         return out.float() if self.bf16 else out
+
+    def scoring(self) -> Scoring:
+        """How the model and the memory as they stand score classes, in evaluation mode."""
+        return self.scored_by() if self.scored_by else self.outputs
 
     def features(self, inputs: Tensor) -> Tensor:
         """What the head sees (n, d); a model without `features` gives its logits."""

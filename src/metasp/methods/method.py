@@ -11,7 +11,7 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.influence.ledger import QUANTITIES
 from metasp.memory import Column, Offer, Placement, Selection
-from metasp.methods.learner import Learner, Step, evaluating
+from metasp.methods.learner import Learner, Scoring, Step, evaluating
 from metasp.spec import validate_field
 from metasp.types import Batch, Examples, State, Task, as_rows
 
@@ -57,6 +57,7 @@ class Method(ABC):
     observable: ClassVar[bool] = True  #: its updates can be observed (it calls learner.update)
     measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
     classes: ClassVar[bool] = False  #: can only learn labels that are classes
+    own_loss: ClassVar[bool] = False  #: learns by a loss of its own, so it takes no other
     moves_inputs: ClassVar[bool] = False  #: along gradients, so inputs must be real numbers
     columns: ClassVar[tuple[Column, ...]] = ()  #: what the memory keeps for it beside each example
 
@@ -107,6 +108,10 @@ class Method(ABC):
                     inputs = self.learner.plain(stored).inputs
                     values[column.name] = looks[column.of](inputs).cpu()
         return values
+
+    def scoring(self) -> Scoring:
+        """How the model and the memory as they stand score classes, for testing and predicting."""
+        return self.learner.outputs
 
     def forget(self, ids: Tensor) -> None:  # noqa: B027 - most methods keep no example
         """Drop what the method itself keeps of the examples of these ids."""

@@ -15,6 +15,7 @@ from metasp.spec import RunSpec
 SELECTION = {
     "er": "reservoir", "mir": "reservoir", "gmed": "reservoir", "gem": "class-balanced",
     "agem": "class-balanced", "gss": "gradient-diverse", "gdumb": "greedy", "hal": "ring",
+    "er-ace": "reservoir", "der": "reservoir", "derpp": "reservoir", "icarl": "herding",
     "metasp": "task-balanced", "metasp-only-s": "task-balanced", "metasp-only-p": "task-balanced",
     "metasp-rehsel": "rehsel",
 }  # fmt: skip
@@ -22,12 +23,16 @@ SETTINGS: dict[str, Any] = {
     "validation_old": None, "validation_new": None, "pseudo_steps": 1, "rule": "released",
     "gamma": None, "strength": 1.0, "running": False, "scope": None, "every": 1,
     "shuffle_influence": False, "cluster": None,
-    "candidates": 50, "references": 4, "margin": 0.5, "ridge": 0.001,
+    "alpha": 0.2, "beta": 0.5, "candidates": 50, "references": 4, "margin": 0.5, "ridge": 0.001,
     "edit_rate": 0.1, "edit_decay": 0.0, "loss_weight": 0.01, "loss_sign": "text",
     "anchor_weight": 0.1, "anchor_steps": 100, "feature_memory": 0.3, "feature_weight": 0.1,
     "drift_at": "trial", "memory_epochs": 250, "train_batch": 16, "cutmix": 0.5, "clip": 10.0,
 }  # fmt: skip
-PRESET = {"metasp-only-s": {"gamma": 1.0}, "metasp-only-p": {"gamma": 0.0}}
+PRESET = {
+    "der": {"alpha": 0.3, "beta": 0.0},
+    "metasp-only-s": {"gamma": 1.0},
+    "metasp-only-p": {"gamma": 0.0},
+}
 
 Key = tuple[tuple[str, str], ...]
 
