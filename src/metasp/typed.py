@@ -99,10 +99,15 @@ class SpecKeywords(SplitKeywords, total=False):
 class RunKeywords(SpecKeywords, total=False):
     """What `metasp.run` may be told: the fields of a `RunSpec`, and what single methods take."""
 
+    alpha: float
+    """(der, derpp) Weight of the distance to stored outputs (α). Default: 0.2."""
     anchor_steps: int
     """(hal) Gradient steps that learn an anchor. Default: 100."""
     anchor_weight: float
     """(hal) Weight of the anchors in the update (λ). Default: 0.1."""
+    beta: float
+    """(der, derpp) Weight of the loss of a second draw from memory (β); 0: no draw, DER. Default:
+    0.5."""
     candidates: int
     """(mir) Memory examples among which the harmed are sought. Default: 50."""
     clip: float
