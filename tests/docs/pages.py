@@ -172,5 +172,7 @@ def check_console(words: list[str]) -> None:
         extra = re.fullmatch(r"-e \.\[([a-z]+)\]", " ".join(words[2:]))
         assert extra, words
         assert extra.group(1) in project["optional-dependencies"], words
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file(), words
     else:
         assert words[:2] == ["ray", "start"], words
