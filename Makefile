@@ -8,7 +8,7 @@ PINS := constraints.txt
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --timeout 900 --numprocesses 2 --dist loadfile \
   --no-loadscope-reorder
 
-.PHONY: run test quick format docs bench clean
+.PHONY: run test quick coverage format docs bench wheel lock clean
 
 run: $(VENV)/installed
 	$(BIN)/metasp run
@@ -23,6 +23,10 @@ test: $(VENV)/installed-dev
 quick: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow"
 
+# Which lines no test runs; slower than the tests alone.
+coverage: $(VENV)/installed-dev
+	$(PYTEST) --cov --cov-report term
+
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format src tests benchmarks docs/*.py
 	$(BIN)/ruff check --fix src tests benchmarks docs
@@ -35,6 +39,18 @@ docs: $(VENV)/installed-dev
 # Speed as ratios on this machine, for example: make bench NAME=step
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks $(NAME)
+
+# What a user gets: the wheel, alone in an empty environment.
+wheel: $(BIN)/python
+	PINS=$(abspath $(PINS)) .ci/wheel $(BIN)/python
+
+# Every pin with the hashes of its files, but for torch, whose build depends on the machine, and
+# what it alone needs.
+lock: $(BIN)/python
+	$(BIN)/python -m pip install --quiet 'uv>=0.13'
+	echo torch | $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --quiet \
+	  --constraint $(PINS) --python-version 3.11.5 --generate-hashes --excludes /dev/stdin \
+	  --no-annotate --custom-compile-command "make lock" --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist
@@ -51,5 +67,7 @@ $(VENV)/installed: $(BIN)/python pyproject.toml $(PINS)
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint $(PINS) --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint $(PINS) pip  # one that knows --group
+	$(BIN)/python -m pip install --quiet --constraint $(PINS) --group dev \
+	  --editable '.[data,cluster,track]'
 	touch $@
