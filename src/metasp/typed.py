@@ -44,6 +44,11 @@ class SpecKeywords(SplitKeywords, total=False):
     """Number of tasks the classes are dealt to."""
     label_column: str | None
     """Column of the table that holds the label."""
+    true_label_column: str | None
+    """Column that holds the true label, for scoring and for test data alone."""
+    labels: str | None
+    """CSV or Parquet file of other train labels (id, label or --label-column); those of the data
+    become the true ones."""
     trusted: int
     """Examples per class whose true labels are given, as if a person had verified them; they leave
     the stream and are pinned in the memory. Default: 0."""
