@@ -10,12 +10,12 @@ from tests.methods.worlds import digits
 def test_means_are_those_of_all_entries_and_strangers_do_not_count():
     nan = torch.nan
     tally = Tally(torch.tensor([30, 10, 20]))
-    first = torch.tensor([[1.0, 2, 1, nan], [9, 9, 9, 9], [3, 4, 1, 0.5]])
+    first = torch.tensor([[1.0, 2, nan], [9, 9, 9], [3, 4, 0.5]])
     tally.add(torch.tensor([10, 99, 30]), first, torch.tensor([7, 8, 9]))
-    tally.add(torch.tensor([10, 10]), torch.tensor([[5.0, 0, 0, 1], [0, 1, 2, nan]]))
+    tally.add(torch.tensor([10, 10]), torch.tensor([[5.0, 0, 1], [0, 1, nan]]))
     assert tally.means(torch.tensor([10, 30]), "loss").tolist() == [2.0, 3.0]
     assert tally.means(torch.tensor([10, 30]), "margin").tolist() == [1.0, 4.0]
-    assert tally.means(torch.tensor([30, 10]), "score").tolist() == [0.5, 1.0]
+    assert tally.means(torch.tensor([30, 10]), "weight").tolist() == [0.5, 1.0]
     assert tally.means(torch.tensor([20, 99, 5]), "loss").isnan().all()
     assert tally.predicted.tolist() == [7, -1, 9]
     kept = Tally.from_state(tally.without(torch.tensor([30])).state())
@@ -26,7 +26,7 @@ def test_means_are_those_of_all_entries_and_strangers_do_not_count():
 
 def test_an_empty_tally_takes_and_gives_nothing():
     tally = Tally(torch.zeros(0, dtype=torch.long))
-    tally.add(torch.tensor([1]), torch.ones(1, 4), torch.tensor([0]))
+    tally.add(torch.tensor([1]), torch.ones(1, 3), torch.tensor([0]))
     assert tally.means(torch.tensor([1]), "loss").isnan().all()
 
 
@@ -53,7 +53,6 @@ def test_every_example_of_the_first_task_is_counted_in_every_epoch():
             tally = trainer.learner.tally
     rows = torch.searchsorted(tally.ids, task.train.ids)
     assert (tally.counts[rows, 0] >= 2).all()
-    assert not tally.counts[rows, 3].any()  # nobody judged them
     loss = F.cross_entropy(outputs, batch.labels, reduction="none")
     found = tally.means(task.train.ids, "loss")
     normalised = any(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules())

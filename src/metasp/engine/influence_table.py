@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from metasp.engine.evaluate import all_scores, best_of
 from metasp.influence import Ledger
@@ -62,12 +63,17 @@ def score_columns(learner: Learner, task: Task) -> Mapping[str, Sequence[Any]]:
         "count": tally.counts[rows, 0].tolist(),
     }
     for quantity in QUANTITIES:
-        means = tally.means(ids, quantity).tolist()
-        columns[quantity] = [None if math.isnan(value) else value for value in means]
+        columns[quantity] = known_or_none(tally.means(ids, quantity))
+    right = learner.weigh.judged(learner) if learner.weigh is not None else None
+    columns["score"] = [None] * len(ids) if right is None else known_or_none(2 * right[rows] - 1)
     guesses = tally.predicted[rows].tolist()
     columns["predicted"] = [None if guess == UNKNOWN else guess for guess in guesses]
     columns["kept"] = torch.isin(ids, learner.memory.ids[learner.memory.occupied]).tolist()
     return columns
+
+
+def known_or_none(values: Tensor) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def predicted_labels(

@@ -82,6 +82,12 @@ SELECTIONS: dict[str, Selection] = {
     "kmeans-features-low-influence": by_features(
         "kmeans_low_influence", "the same, of the half that influence finds helpful", measured=True
     ),
+    "judged": Selection(
+        "metasp.memory.decisions:judged",
+        "task",
+        "class-balanced, of what is probably labelled right",
+        classes=True,
+    ),
     "task-balanced": Selection(
         "metasp.memory.decisions:task_balanced",
         "task",

@@ -24,6 +24,8 @@ class Offer:
     unknown, and so are the mean `loss` (n,) of the rows and `held_loss` (capacity,) of the slots,
     both over the steps that measured influence. `final_loss` gives the loss (n,) of the rows under
     the model as it stands.
+    `right` (n,) is the probability that each row's label is right, by a method that judges labels,
+    and `task_loss` (n,) its mean loss over the task.
     `redundancy` (n,) of the rows says from 0 to 2 how much a gradient resembles others in memory.
     `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
     first task would fill every class's share for good."""
@@ -37,6 +39,8 @@ class Offer:
     loss: Tensor | None = None
     held_loss: Tensor | None = None
     final_loss: Callable[[], Tensor] | None = None
+    right: Tensor | None = None
+    task_loss: Tensor | None = None
     redundancy: Tensor | None = None
     shared_classes: bool = False
 
@@ -172,6 +176,35 @@ def high_loss(offer: Offer, offered: Tensor) -> Tensor:
     return last
 
 
+def judged(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """At a task's end: an equal share for each class seen, of new examples those whose label is
+    more likely right than wrong, and of them first those of a low loss. What is likely wrong stays
+    out even where its class has room, unless nothing else stands for the class."""
+    if offer.right is None or offer.task_loss is None:
+        raise UserError(
+            "the selection 'judged' needs a method that judges labels: use metasp-robust, or "
+            "another selection."
+        )
+    held, offered = offer.groups(memory)
+    right, loss = offer.right.nan_to_num(nan=1.0), offer.task_loss.nan_to_num(nan=torch.inf)
+    allowed, last = right > 0.5, torch.ones(len(right), dtype=torch.long)
+    kept = set(held[memory.occupied].tolist())
+    for group in set(offered.tolist()):
+        own = offered == group
+        fine = torch.nonzero(own & allowed).flatten()
+        if not len(fine):
+            if group not in kept:
+                rows = torch.nonzero(own).flatten()
+                best = rows[right[rows].argsort(descending=True, stable=True)]
+                allowed[best[: max(1, len(rows) // 4)]] = True
+            continue
+        # As many as are probably right, and a few more: a low loss is the second witness.
+        part = min(max(1.2 * float(right[own].mean()), 0.25), 1.0)
+        low = loss[fine] <= loss[fine].double().quantile(part)
+        last[fine[low & (right[fine] > 0.8)]] = 0
+    return _balanced(memory, held, offer, offered, generator, last, allowed)
+
+
 def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """At a task's end: an equal share for each task seen, chosen at random."""
     own = torch.full_like(offer.ids, offer.task)
@@ -205,10 +238,13 @@ def _balanced(
     offered: Tensor,
     generator: torch.Generator,
     last: Tensor | None = None,
+    allowed: Tensor | None = None,
 ) -> Placement:
     """Keep a random equal share of each group out of what is held and offered together; offered
-    rows whose `last` (n,) is higher come after all others, and what is pinned before them."""
-    fresh = torch.nonzero(~torch.isin(offer.ids, memory.ids[memory.occupied])).flatten()
+    rows whose `last` (n,) is higher come after all others, and what is pinned before them.
+    Rows that are not `allowed` (n,) do not enter."""
+    unheld = ~torch.isin(offer.ids, memory.ids[memory.occupied])
+    fresh = torch.nonzero(unheld if allowed is None else unheld & allowed).flatten()
     pool = [(int(held[slot]), int(slot), -1) for slot in memory.occupied]
     pool += [(int(offered[row]), -1, int(row)) for row in fresh]
     pool = [pool[i] for i in torch.randperm(len(pool), generator=generator).tolist()]

@@ -69,6 +69,7 @@ METHODS: dict[str, Recipe] = {
     "der": Recipe("metasp.methods.der:DER", preset={"alpha": 0.3, "beta": 0.0}),
     "derpp": Recipe("metasp.methods.der:DER"),
     "icarl": Recipe("metasp.methods.icarl:ICaRL"),
+    "metasp-robust": Recipe("metasp.methods.robust:Robust"),
     "metasp": Recipe("metasp.methods.metasp:MetaSP"),
     "metasp-rehsel": Recipe("metasp.methods.metasp:MetaSP", selection_of="rehsel"),
     "metasp-only-s": Recipe("metasp.methods.metasp:MetaSP", preset={"gamma": 1.0}),

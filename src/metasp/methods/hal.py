@@ -1,7 +1,6 @@
 """HAL (Chaudhry et al. 2021): predictions on one learned anchor per past class are held."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from metasp.influence.origin import Origin, kept_random_state, kept_values
 from metasp.influence.pseudo import Problem, gradient, make_plan
+from metasp.methods.features import features_seen
 from metasp.methods.gradients import (
     Named,
     elsewhere,
@@ -192,26 +192,3 @@ def add_at_most_as_long(parts: list[tuple[nn.Parameter, Tensor]]) -> None:
     scale = (own / added).clamp(max=1) if added > 0 else 1.0
     for parameter, part in parts:
         parameter.grad = scale * part + (0 if parameter.grad is None else parameter.grad)
-
-
-@contextmanager
-def features_seen(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what enters the model's head in each pass, or its outputs where no head is called,
-    as rows (n, d)."""
-    seen: list[Tensor] = []
-
-    def entered(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        seen.append(as_rows(inputs[0]))
-
-    def left(_: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> None:
-        if not seen:
-            seen.append(as_rows(out))
-
-    handles = [model.register_forward_hook(left)]
-    if isinstance(head := getattr(model, "head", None), nn.Module):
-        handles.append(head.register_forward_pre_hook(entered))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,6 @@ class Weighed:
     weights: Tensor
     numbers: Mapping[str, float] = field(default_factory=dict)
     outputs: Tensor | None = None  # of the same pass, where it is known
-    score: Tensor | None = None  # (n,) of examples that were judged, 1 right to -1 wrong; NaN: not
 
 
 Weigh = Callable[["Learner", Batch, Objective], Weighed]
@@ -91,12 +90,18 @@ Scoring = Callable[[Tensor], Tensor]
 class Weigher(ABC):
     """Weighs every update of whatever method a learner has, and may keep something meanwhile."""
 
+    judges: ClassVar[bool] = False  #: whether it can tell how likely a label is right
+
     @abstractmethod
     def __call__(self, learner: "Learner", batch: Batch, objective: Objective) -> Weighed:
         """How much each row of a prepared batch counts in the update."""
 
     def begin_task(self, learner: "Learner") -> None:  # noqa: B027 - most need nothing here
         """Called once before a task's first step."""
+
+    def judged(self, learner: "Learner") -> Tensor | None:
+        """How likely the label of each example of the learner's tally is right, if it can tell."""
+        return None
 
     def state(self) -> State:
         """What must survive a kill."""
@@ -221,15 +226,13 @@ class Learner:
     def _count(self, batch: Batch, weighed: Weighed, objective: Objective) -> None:
         """Note how each example of the task fared in an update."""
         losses, labels, outputs = weighed.losses.detach(), batch.labels, weighed.outputs
-        margin = score = torch.full_like(losses, torch.nan)
+        margin = torch.full_like(losses, torch.nan)
         predicted = None
         if outputs is not None and are_classes(outputs, labels):
             outputs = outputs.detach()
             margin, predicted = margins(outputs, labels).to(losses), outputs.argmax(1).cpu()
-        if weighed.score is not None:
-            score = weighed.score.to(losses)
         weight = weighed.weights / objective.weights(losses)
-        values = torch.stack([losses, margin, weight, score], dim=1)
+        values = torch.stack([losses, margin, weight], dim=1)
         self.tally.add(batch.ids, values.cpu(), predicted)
 
     def descend(self, loss: Tensor) -> None:

@@ -185,6 +185,8 @@ def offer_task(method: Method, task: Task) -> Placement:
         loss=means[:, loss],
         held_loss=torch.from_numpy(ledger.means(learner.memory.ids)[:, loss]),
         final_loss=lambda: over_task(learner, examples, learner.losses),
+        right=right_labels(learner, examples),
+        task_loss=learner.tally.means(examples.ids, "loss"),
         shared_classes=plan.shared_classes,
     )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
@@ -192,6 +194,18 @@ def offer_task(method: Method, task: Task) -> Placement:
     store(method, placement, examples.take(placement.chosen), task, influence=known)
     learner.memory.offered += len(examples)
     return placement
+
+
+def right_labels(learner: Learner, examples: Examples) -> Tensor | None:
+    """How likely the label of each example is right, by a weigher that judges labels; one that it
+    has not met is taken as right."""
+    if learner.weigh is None or not learner.weigh.judges:
+        return None
+    found = learner.weigh.judged(learner)
+    if found is None:
+        return torch.ones(len(examples))
+    rows, known = learner.tally.rows(examples.ids)
+    return torch.where(known, found[rows], 1.0).nan_to_num(nan=1.0)
 
 
 def store(method: Method, placement: Placement, rows: Batch, task: Task, **columns: Tensor) -> None:
