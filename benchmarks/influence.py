@@ -14,9 +14,9 @@ from torch.func import functional_call
 from benchmarks.timing import Timing, Told, interleave, machine, part, peak_bytes, silent
 from metasp.backbones import build
 from metasp.influence import record, sp_influence
-from metasp.influence.pseudo import Pair
 from metasp.types import CROSS_ENTROPY as LOSS
 from metasp.types import Streams
+from metasp.types import TensorPair as Pair
 
 COST = {"er": 1, "released": 9, "ours": 4.5, "head": 1.7, "er uncoupled": 1, "uncoupled": 4}
 """The kinds of step, and roughly how many ER steps one of them costs."""

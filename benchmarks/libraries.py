@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.timing import Told, machine, part, silent
 from metasp.cli.influence_check import examples
 from metasp.influence import example_influence
-from metasp.influence.pseudo import Pair
 from metasp.paper.approximation import trained
 from metasp.paper.hessian import curvature, solve
 from metasp.types import CROSS_ENTROPY as LOSS
+from metasp.types import TensorPair as Pair
 
 
 @dataclass(frozen=True)

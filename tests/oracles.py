@@ -19,13 +19,15 @@ def influence_through_weights(model, loss_fn, batch, goal, step, steps=1, names=
     theta = {k: p for k, p in params.items() if p.requires_grad and (names is None or k in names)}
     theta = {k: p.detach().clone().requires_grad_() for k, p in theta.items()}
     fixed = {k: p.detach() for k, p in params.items() if k not in theta}
-    perturbation = torch.zeros(len(x), dtype=next(iter(theta.values())).dtype, requires_grad=True)
+    perturbation = torch.zeros(len(y), dtype=next(iter(theta.values())).dtype, requires_grad=True)
 
     def losses(at, inputs, targets):
         torch.set_rng_state(rng)
         buffers = {k: b.clone() for k, b in model.named_buffers()}
-        out = functional_call(model, {**fixed, **at, **buffers}, (inputs,))
-        return loss_fn(out, targets)
+        args = inputs if isinstance(inputs, tuple) else (inputs,)
+        args, named = ((), inputs) if isinstance(inputs, dict) else (args, {})
+        out = functional_call(model, {**fixed, **at, **buffers}, args, named)
+        return loss_fn(getattr(out, "logits", out), targets)
 
     state = None
     for _ in range(steps):

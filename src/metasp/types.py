@@ -25,6 +25,9 @@ Rows = ArrayLike | Sequence[object]
 
 CROSS_ENTROPY: LossFn = partial(F.cross_entropy, reduction="none")
 
+TensorPair = tuple[Tensor, Tensor]
+"""Inputs that are one tensor, and their targets."""
+
 State = dict[str, Tensor]
 """Everything a part must keep across a kill, as tensors by name."""
 

@@ -9,29 +9,41 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
+from metasp.trees import Tree, named_leaves, with_plain_dicts
 
 
-def check_pair(pair: tuple[Tensor, Tensor], device: torch.device, what: str) -> torch.device:
-    """Raise unless ``pair`` is (inputs, targets) of one length on the model's device."""
+def checked_pair(pair: tuple[Tree, Tensor], device: torch.device, what: str) -> tuple[Tree, Tensor]:
+    """The pair as it is, or an error unless it is (inputs, targets) of one length on the model's
+    device; inputs are a tree of tensors."""
     if not (isinstance(pair, tuple | list) and len(pair) == 2):
         raise UserError(f"the {what} must be a pair (inputs, targets).")
-    inputs, targets = pair
-    if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
-        raise UserError(f"the {what} must hold two tensors, (inputs, targets).")
-    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
-        raise UserError(
-            f"the {what} has inputs of shape {tuple(inputs.shape)} and targets of shape "
-            f"{tuple(targets.shape)}: give one target per input."
-        )
-    if len(inputs) == 0:
-        raise UserError(f"the {what} is empty: give at least one example.")
-    for name, tensor in (("inputs", inputs), ("targets", targets)):
-        if tensor.device != device:
+    inputs, targets = with_plain_dicts(pair[0]), pair[1]
+    if not isinstance(targets, Tensor):
+        raise UserError(f"the targets of the {what} are no tensor: give one target per input.")
+    parts = {f"inputs{place}": leaf for place, leaf in named_leaves(inputs).items()}
+    for name, part in parts.items():
+        if not isinstance(part, Tensor):
             raise UserError(
-                f"the {name} of the {what} are on {tensor.device} and the model on {device}: "
+                f"{name} of the {what} is a {type(part).__name__}: inputs are a tensor, or a tuple "
+                "or a dictionary of tensors."
+            )
+    if not parts:
+        raise UserError(f"the {what} has no inputs: give at least one tensor.")
+    for name, part in parts.items():
+        if part.dim() == 0 or targets.dim() == 0 or len(part) != len(targets):
+            raise UserError(
+                f"the {what} has {name} of shape {tuple(part.shape)} and targets of shape "
+                f"{tuple(targets.shape)}: give one target per input."
+            )
+    if len(targets) == 0:
+        raise UserError(f"the {what} is empty: give at least one example.")
+    for name, part in {**parts, "targets": targets}.items():
+        if part.device != device:
+            raise UserError(
+                f"the {name} of the {what} are on {part.device} and the model on {device}: "
                 "move them to one device."
             )
-    return device
+    return inputs, targets
 
 
 def check_steps(steps: Any) -> None:
@@ -41,11 +53,11 @@ def check_steps(steps: Any) -> None:
 
 
 def example_losses(
-    loss_fn: Callable[[Any, Tensor], Tensor], outputs: Any, pair: tuple[Tensor, Tensor], what: str
+    loss_fn: Callable[[Any, Tensor], Tensor], outputs: Any, pair: tuple[Tree, Tensor], what: str
 ) -> Tensor:
     """The losses of ``pair``, one per example, shape (n,), with a graph."""
     losses = loss_fn(outputs, pair[1])
-    check_losses(losses, len(pair[0]), what)
+    check_losses(losses, len(pair[1]), what)
     return losses
 
 

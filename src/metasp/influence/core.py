@@ -12,8 +12,8 @@ from metasp.errors import UserError
 from metasp.influence.checks import (
     check_finite,
     check_losses,
-    check_pair,
     check_steps,
+    checked_pair,
     enough_values,
 )
 from metasp.influence.fuse import Fused, check_gamma, fuse
@@ -42,6 +42,7 @@ from metasp.influence.pseudo import (
 )
 from metasp.influence.rules import Unsupported
 from metasp.influence.tape import Recorder, Tape
+from metasp.trees import call, same
 
 LOSS = ""  # beside the gradients, whose names are those of parameters
 TWO = (
@@ -67,8 +68,7 @@ class Recorded:
 
     def check(self, batch: Pair) -> None:
         """Raise unless it is of this batch, at the parameters as they are."""
-        same = all(a is b or torch.equal(a, b) for a, b in zip(self.batch, batch))
-        if not same:
+        if not same(self.batch, batch):
             raise UserError(
                 "this recorded pass is of another batch: record the batch that you pass."
             )
@@ -136,7 +136,9 @@ def sp_influence(
 
     ``I_i`` is the derivative of the goal's mean loss after ``steps`` pseudo updates on the batch
     for the weight of example i (weights are 1/n + E_i, E is not divided by n). ``loss_fn(outputs,
-    targets)`` gives one loss per example. Options:
+    targets)`` gives one loss per example. Each of ``batch``, ``old`` and ``new`` is a pair (inputs,
+    targets): inputs may be a tensor, a tuple of tensors for ``model(*inputs)``, or a dictionary of
+    them for ``model(**inputs)``; of outputs that have ``logits`` the loss is given these. Options:
 
     - ``optimizer``: one of torch's optimizers that act on each number by itself (SGD, Adam, AdamW,
       NAdam, RMSprop, Adagrad ...), whose next step, with its state, is the pseudo step; ``lr``, if
@@ -196,12 +198,13 @@ def record(model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair) -> Recorded:
     params = dict(model.named_parameters())
     if not params:
         raise UserError("the model has no parameters: an influence needs trainable ones.")
-    device = check_pair(batch, next(iter(params.values())).device, "batch")
+    device = next(iter(params.values())).device
+    batch = checked_pair(batch, device, "batch")
     origin = Origin.of(model, device)
-    recorder = Recorder(len(batch[0]), device)
+    recorder = Recorder(len(batch[1]), device)
     with recorder:
-        losses = loss_fn(model(batch[0]), batch[1])
-        check_losses(losses, len(batch[0]), "batch")
+        losses = loss_fn(call(model, batch[0]), batch[1])
+        check_losses(losses, len(batch[1]), "batch")
     return Recorded(losses, batch, origin, recorder.finish(losses), params, versions(model))
 
 
@@ -235,8 +238,8 @@ def _influence(
     rule: Any = lr if optimizer is None else optimizer
     plan = make_plan(model, rule, options.get("scope"), lr, options.get("clip_norm"))
     device = next(iter(plan.params.values())).device
-    for what, pair in {"batch": batch, **goals}.items():
-        check_pair(pair, device, what)
+    batch = checked_pair(batch, device, "batch")
+    goals = {what: checked_pair(pair, device, what) for what, pair in goals.items()}
     if recorded is not None and not isinstance(recorded, Recorded):
         raise UserError("recorded is what `record(model, loss_fn, batch)` gave, not the function.")
     if recorded is not None:
@@ -257,15 +260,15 @@ def _influence(
 
 def _record_in_scope(model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan) -> Recorded:
     """A forward pass whose graph reaches the parameters in scope and nothing below them."""
-    device = batch[0].device
+    device = batch[1].device
     origin = Origin.of(model, device)
     params = dict(model.named_parameters())
     rest = {k: p.detach() for k, p in params.items() if k not in plan.params}
-    recorder = Recorder(len(batch[0]), device)
+    recorder = Recorder(len(batch[1]), device)
     with recorder:
         with origin.at(model, rest):  # what is in scope stays itself, also in the backward pass
-            losses = loss_fn(model(batch[0]), batch[1])
-        check_losses(losses, len(batch[0]), "batch")
+            losses = loss_fn(call(model, batch[0]), batch[1])
+        check_losses(losses, len(batch[1]), "batch")
     return Recorded(losses, batch, origin, recorder.finish(losses), params, {})
 
 
@@ -364,7 +367,7 @@ def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> lis
     for what, pair in pairs.items():
         with enough_values(TWO):  # here, so that other ranks hear of it
             loss, grads = gradient(replace(problem, batch=pair, what=what), theta)
-        parts.append(({**grads, LOSS: loss}, len(pair[0])))
+        parts.append(({**grads, LOSS: loss}, len(pair[1])))
     return parts
 
 

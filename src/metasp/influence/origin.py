@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metasp.errors import UserError
+from metasp.trees import Tree, call
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,10 @@ def moved_to(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
         yield
 
 
-def evaluate_at(model: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Any:
+def evaluate_at(model: nn.Module, params: Mapping[str, Tensor], inputs: Tree) -> Any:
     """The model's outputs at ``params``, as `moved_to`, for use without a backward pass."""
     with moved_to(model, params):
-        return model(inputs)
+        return call(model, inputs)
 
 
 @contextmanager

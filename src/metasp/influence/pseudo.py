@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_finite, check_pair, check_steps, example_losses
+from metasp.influence.checks import check_finite, check_steps, checked_pair, example_losses
 from metasp.influence.optimizers import (
     Adjoint,
     Rule,
@@ -21,13 +21,14 @@ from metasp.influence.optimizers import (
     update_of,
 )
 from metasp.influence.origin import Origin, kept_random_state, kept_values
+from metasp.trees import Tree, call, rows
 
 Scope = None | str | Callable[[str], bool]
 Outputs = TypeVar("Outputs")
 LossOf = Callable[[Outputs, Tensor], Tensor]
 """(outputs of the model, targets) to one loss per example."""
 Loss = LossOf[Any]
-Pair = tuple[Tensor, Tensor]
+Pair = tuple[Tree, Tensor]
 Named = dict[str, Tensor]
 
 
@@ -118,7 +119,7 @@ class Problem:
         that it does."""
         rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in theta}
         with self.origin.at(self.model, {**rest, **theta}):
-            outputs = self.model(self.batch[0])
+            outputs = call(self.model, self.batch[0])
             yield example_losses(self.loss_fn, outputs, self.batch, self.what)
 
 
@@ -146,9 +147,9 @@ def find_culprit(problem: Problem, theta: Named) -> int | None:
     the bad number over all of them.
     """
     model, loss_fn, (inputs, targets) = problem.model, problem.loss_fn, problem.batch
-    n = len(inputs)
+    n = len(targets)
     with problem.origin.at(model, theta):
-        outputs = model(inputs)
+        outputs = call(model, inputs)
     if isinstance(outputs, Tensor) and outputs.shape[:1] == (n,):
         leaf = outputs.detach().requires_grad_()
         (slope,) = torch.autograd.grad(loss_fn(leaf, targets).sum(), leaf)
@@ -160,7 +161,7 @@ def find_culprit(problem: Problem, theta: Named) -> int | None:
         one = slice(i, i + 1)
         try:
             with problem.origin.at(model, leaves):
-                loss = loss_fn(model(inputs[one]), targets[one]).sum()
+                loss = loss_fn(call(model, rows(inputs, one)), targets[one]).sum()
                 slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         except (RuntimeError, ValueError):  # a layer that needs several examples
             return None
@@ -185,7 +186,8 @@ def virtual_parameters(
     """
     check_steps(steps)
     plan = make_plan(model, rule, scope)
-    device = check_pair(batch, next(iter(plan.params.values())).device, "batch")
+    device = next(iter(plan.params.values())).device
+    batch = checked_pair(batch, device, "batch")
     with (
         kept_random_state(device),
         kept_values(model),

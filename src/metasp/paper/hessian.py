@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vjp, vmap
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_losses, check_pair
+from metasp.influence.checks import check_losses, checked_pair
 from metasp.influence.origin import copies, placed
-from metasp.influence.pseudo import Loss, Named, Pair, make_plan
+from metasp.influence.pseudo import Loss, Named, make_plan
+from metasp.types import TensorPair as Pair
 
 DENSE = 2000  # parameters up to which the whole Hessian is cheap
 Operator = Callable[[Tensor], Tensor]
@@ -87,7 +88,7 @@ def curvature(model: nn.Module, loss_fn: Loss, train: Pair) -> Curvature:
     """The training losses around the model's parameters; the model is left alone."""
     params = make_plan(model, 0.0, None).params
     theta = torch.cat([p.reshape(-1) for p in params.values()])
-    check_pair(train, theta.device, "training set")
+    checked_pair(train, theta.device, "training set")
     made = Curvature(model, loss_fn, train, {k: p.shape for k, p in params.items()}, theta)
     with torch.enable_grad():
         probe = made.losses(theta.clone().requires_grad_(), train)

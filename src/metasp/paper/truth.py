@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_pair
+from metasp.influence.checks import checked_pair
 from metasp.influence.core import example_influence
 from metasp.influence.origin import placed
-from metasp.influence.pseudo import Loss, Named, Pair
+from metasp.influence.pseudo import Loss, Named
 from metasp.paper.approximation import one_thread
 from metasp.paper.hessian import curvature, exact, larsen, luketina, neumann
+from metasp.types import TensorPair as Pair
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def leave_one_out(
     ``model`` is the start of all trainings and is left as it is; shape (number of examples,).
     """
     device = next(model.parameters()).device
-    check_pair(train, device, "training set")
-    check_pair(goal, device, "goal")
+    checked_pair(train, device, "training set")
+    checked_pair(goal, device, "goal")
     n = len(train[0])
     chosen = torch.arange(n) if examples is None else torch.as_tensor(examples)
     dtype = next(model.parameters()).dtype
