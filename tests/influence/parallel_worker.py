@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence import Ranks, sp_influence
-from metasp.influence.core import record
+from metasp.influence import record
 from metasp.methods.weighting import RULES
 
 STEPS = 3

@@ -2,9 +2,7 @@
 
 from metasp.influence.core import (
     Influence,
-    Recorded,
     example_influence,
-    record,
     sp_influence,
 )
 from metasp.influence.fuse import Fused, fuse
@@ -13,6 +11,7 @@ from metasp.influence.optimizers import Rule
 from metasp.influence.origin import evaluate_at
 from metasp.influence.parallel import Ranks
 from metasp.influence.pseudo import virtual_parameters
+from metasp.influence.recorded import Recorded, record
 
 __all__ = [
     "Fused",

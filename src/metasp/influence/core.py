@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from metasp.errors import UserError
 from metasp.influence.checks import (
     check_finite,
-    check_losses,
     check_steps,
     checked_pair,
     enough_values,
 )
 from metasp.influence.fuse import Fused, check_gamma, fuse
 from metasp.influence.optimizers import State
-from metasp.influence.origin import Origin, kept_random_state, kept_values, shortened
+from metasp.influence.origin import kept_random_state, kept_values
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
 from metasp.influence.paths import (
     double_backward,
@@ -40,42 +39,14 @@ from metasp.influence.pseudo import (
     gradient,
     make_plan,
 )
+from metasp.influence.recorded import Recorded, record_in_scope
 from metasp.influence.rules import Unsupported
-from metasp.influence.tape import Recorder, Tape
-from metasp.trees import call, same
 
 LOSS = ""  # beside the gradients, whose names are those of parameters
 TWO = (
     "needs two examples or more in the batch and in each goal: give more of them, larger pictures, "
     "or a network without it."
 )
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """One ordinary forward pass on a batch, with its graph and its tape.
-
-    ``losses`` has shape (n,). After the influence the same graph serves the real update:
-    ``(weights * recorded.losses).sum().backward()``.
-    """
-
-    losses: Tensor
-    batch: Pair
-    origin: Origin
-    tape: Tape
-    params: dict[str, nn.Parameter]
-    versions: dict[str, int]  # of the parameters, which count every change but through `.data`
-
-    def check(self, batch: Pair) -> None:
-        """Raise unless it is of this batch, at the parameters as they are."""
-        if not same(self.batch, batch):
-            raise UserError(
-                "this recorded pass is of another batch: record the batch that you pass."
-            )
-        if any(self.params[k]._version != version for k, version in self.versions.items()):
-            raise UserError(
-                "the parameters have moved since this pass was recorded: record the batch again."
-            )
 
 
 @dataclass(frozen=True)
@@ -189,31 +160,6 @@ def example_influence(
     return found.values[0]
 
 
-def record(model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair) -> Recorded:
-    """The ordinary training forward pass on ``batch``, remembered for its influence.
-
-    Losses have the bits of ``loss_fn(model(x), y)``; BatchNorm statistics move once and random
-    numbers are drawn, as in any forward pass.
-    """
-    params = dict(model.named_parameters())
-    if not params:
-        raise UserError("the model has no parameters: an influence needs trainable ones.")
-    device = next(iter(params.values())).device
-    batch = checked_pair(batch, device, "batch")
-    origin = Origin.of(model, device)
-    recorder = Recorder(len(batch[1]), device)
-    with recorder:
-        losses = loss_fn(call(model, batch[0]), batch[1])
-        check_losses(losses, len(batch[1]), "batch")
-    return Recorded(losses, batch, origin, recorder.finish(losses), params, versions(model))
-
-
-def versions(model: nn.Module) -> dict[str, int]:
-    """How often each parameter was written to, but for those that every forward pass writes."""
-    passing = {id(weight) for weight in shortened(model)}
-    return {k: p._version for k, p in model.named_parameters() if id(p) not in passing}
-
-
 @dataclass(frozen=True)
 class _Found:
     values: Tensor  # (goals, n)
@@ -252,24 +198,10 @@ def _influence(
     ):
         if recorded is None:
             with enough_values(TWO):
-                recorded = _record_in_scope(model, loss_fn, batch, plan)
+                recorded = record_in_scope(model, loss_fn, batch, plan)
         problem = Problem(model, loss_fn, batch, recorded.origin)
         ranks = options.get("ranks") or Alone()
         return _by_adjoint(problem, recorded, plan, (goals, ranks), steps)
-
-
-def _record_in_scope(model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan) -> Recorded:
-    """A forward pass whose graph reaches the parameters in scope and nothing below them."""
-    device = batch[1].device
-    origin = Origin.of(model, device)
-    params = dict(model.named_parameters())
-    rest = {k: p.detach() for k, p in params.items() if k not in plan.params}
-    recorder = Recorder(len(batch[1]), device)
-    with recorder:
-        with origin.at(model, rest):  # what is in scope stays itself, also in the backward pass
-            losses = loss_fn(call(model, batch[0]), batch[1])
-        check_losses(losses, len(batch[1]), "batch")
-    return Recorded(losses, batch, origin, recorder.finish(losses), params, {})
 
 
 def _batch_gradient(
