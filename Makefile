@@ -69,5 +69,5 @@ $(VENV)/installed: $(BIN)/python pyproject.toml $(PINS)
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint $(PINS) pip  # one that knows --group
 	$(BIN)/python -m pip install --quiet --constraint $(PINS) --group dev \
-	  --editable '.[data,cluster,track]'
+	  --editable '.[data,cluster,track,transformers]'
 	touch $@
