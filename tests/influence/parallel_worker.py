@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence import Ranks, sp_influence
-from metasp.influence import record
+from metasp.influence import Ranks, record, sp_influence
 from metasp.methods.weighting import RULES
 
 STEPS = 3
