@@ -8,7 +8,7 @@ PINS := constraints.txt
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --timeout 900 --numprocesses 2 --dist loadfile \
   --no-loadscope-reorder
 
-.PHONY: run test quick coverage format docs bench wheel lock clean
+.PHONY: run test quick coverage mutants format docs bench wheel lock clean
 
 run: $(VENV)/installed
 	$(BIN)/metasp run
@@ -26,6 +26,12 @@ quick: $(VENV)/installed-dev
 # Which lines no test runs; slower than the tests alone.
 coverage: $(VENV)/installed-dev
 	$(PYTEST) --cov --cov-report term
+
+# Small faults, one at a time: which of a seeded sample does no test notice? It takes a while.
+SEED := 1
+SIZE := 200
+mutants: $(VENV)/installed-dev
+	OMP_WAIT_POLICY=passive $(BIN)/python tests/mutants.py --seed $(SEED) --size $(SIZE)
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format src tests benchmarks docs/*.py
@@ -53,7 +59,7 @@ lock: $(BIN)/python
 	  --no-annotate --custom-compile-command "make lock" --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist mutants
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
