@@ -132,6 +132,9 @@ class RunKeywords(SpecKeywords, total=False):
     every: int
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Compute influence at every k-th step;
     plain rehearsal between. Default: 1."""
+    every_epoch: bool
+    """(gss) Offer a task's examples to the memory in all of its epochs, not only the first.
+    Default: False."""
     feature_memory: float
     """(hal) Share of the past in the running mean feature (β). Default: 0.3."""
     feature_weight: float
@@ -151,6 +154,9 @@ class RunKeywords(SpecKeywords, total=False):
     """(gem) Least weight of each past task's gradient when a conflict is undone. Default: 0.5."""
     memory_epochs: int
     """(gdumb) Epochs over the memory after each task. Default: 250."""
+    memory_statistics: bool
+    """(gem) Let the memory's passes move BatchNorm's running statistics, as public code does.
+    Default: True."""
     pseudo_steps: int
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Pseudo steps. Default: 1."""
     references: int

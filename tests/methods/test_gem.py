@@ -47,10 +47,9 @@ def test_gem_takes_the_current_task_for_no_constraint():
     assert trainer.method.past_tasks() == []
 
 
-@pytest.mark.parametrize("method", ["gem", "agem"])
-def test_the_look_at_the_memory_moves_no_statistics(method):
+def test_agems_look_at_the_memory_moves_no_statistics():
     """BatchNorm's running statistics after a step are those of one pass over the new batch."""
-    trainer = in_third_task(method)
+    trainer = in_third_task("agem")
     new = trainer.tasks[2].train.take(torch.arange(8))
     model = copy.deepcopy(trainer.learner.model).train()
     model(trainer.learner.transform(new.inputs))
@@ -99,3 +98,28 @@ def test_a_gradient_in_portions_is_the_whole_one_without_batch_statistics():
     for portion in (1, 3, 4, 10):
         found = quiet_gradient(trainer.learner, batch, portion)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_whether_the_memory_moves_the_running_statistics(moves):
+    """By passes of a copy: each past task's memory in turn, if at all, and the new batch last."""
+    trainer = in_third_task("gem", memory_statistics=moves)
+    learner, memory = trainer.learner, trainer.learner.memory
+    new = trainer.tasks[2].train.take(torch.arange(8))
+    model = copy.deepcopy(learner.model).train()
+    with torch.no_grad():
+        for past in (0, 1) if moves else ():
+            held = memory.read(torch.nonzero(memory.tasks == past).flatten())
+            model(learner.transform(held.inputs))
+        model(learner.transform(new.inputs))
+    trainer.method.step(new, None)
+    for (name, ours), other in zip(learner.model.named_buffers(), model.buffers()):
+        torch.testing.assert_close(ours, other, msg=name)
+
+
+def test_the_gradient_is_the_same_whether_statistics_move_or_not():
+    trainer = in_third_task("gem")
+    method = trainer.method
+    loud = method.memory_gradient(1)
+    method.settings = type(method.settings)(memory_statistics=False)
+    torch.testing.assert_close(method.memory_gradient(1), loud, atol=1e-6, rtol=1e-4)

@@ -24,7 +24,7 @@ def in_double(trainer):
 
 
 def goal_by_hand(trainer, batch, drawn, weight):
-    """Sum over the drawn of loss after a real step on a copy, less (1 + weight) the loss now."""
+    """Mean over the drawn of loss after a real step on a copy, less (1 + weight) the loss now."""
     model, optimizer = copy.deepcopy((trainer.learner.model, trainer.learner.optimizer))
     now, loss_fn = copy.deepcopy(model), trainer.learner.loss_fn
     optimizer.zero_grad()
@@ -33,7 +33,7 @@ def goal_by_hand(trainer, batch, drawn, weight):
 
     @torch.no_grad()
     def goal(inputs):
-        after, before = (loss_fn(net(inputs), drawn.labels).sum() for net in (model, now))
+        after, before = (loss_fn(net(inputs), drawn.labels).mean() for net in (model, now))
         return float(after - (1 + weight) * before)
 
     return goal

@@ -123,3 +123,12 @@ def test_references_are_fewer_when_the_memory_is_small():
     fill(trainer, each=2)
     trainer.method.remember(trainer.tasks[0].train.take(torch.arange(8)), trainer.tasks[0])
     assert len(trainer.learner.memory) == 10
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_task_is_offered_in_its_first_epoch_or_in_all(every):
+    trainer = digits("gss", epochs=3, settings={"every_epoch": every}, memory=10)
+    train(trainer, 9)
+    offered = trainer.learner.memory.offered
+    assert offered == 24 if not every else 24 < offered <= 72 - 20  # what it holds is left out
+    assert len(set(trainer.learner.memory.ids.tolist())) == 10

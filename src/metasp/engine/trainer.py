@@ -286,7 +286,7 @@ class Trainer:
                 f"the step of {type(self.method).__name__} gave {report!r}: it must return what "
                 "`learner.update` gives."
             )
-        if epoch == 0:
+        if self.method.offers(epoch):
             self._offer(new, task)
         lr = self.learner.optimizer.param_groups[0]["lr"]
         at = self.position

@@ -7,7 +7,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from metasp.methods.gradients import descend_along, quiet_gradient, training_gradient
+from metasp.methods.gradients import (
+    descend_along,
+    passing_gradient,
+    quiet_gradient,
+    training_gradient,
+)
 from metasp.methods.learner import Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.methods.projection import agreeing_with_all
@@ -23,6 +28,9 @@ class GEMSettings(Settings):
         0.5, "Least weight of each past task's gradient when a conflict is undone.", least=0
     )
     ridge: float = setting(1e-3, "Added to the diagonal of the projection problem.", least=0)
+    memory_statistics: bool = setting(
+        True, "Let the memory's passes move BatchNorm's running statistics, as public code does."
+    )
 
 
 @final
@@ -39,13 +47,12 @@ class GEM(Method):
 
     def step(self, new: Batch, phase: Phase) -> Step:
         learner, settings = self.learner, self.settings
+        past = [self.memory_gradient(task) for task in self.past_tasks()]
         loss, gradient = training_gradient(learner, learner.prepare(new))
         projected = gradient
-        if tasks := self.past_tasks():
-            past = gradient.new_empty(len(tasks), len(gradient))
-            for row, task in enumerate(tasks):
-                past[row] = self.memory_gradient(task)
-            projected = agreeing_with_all(gradient, past, settings.margin, settings.ridge)
+        if past:
+            rows = torch.stack(past)
+            projected = agreeing_with_all(gradient, rows, settings.margin, settings.ridge)
         descend_along(learner, projected)
         return Step(loss, {"projected": float(projected is not gradient)})
 
@@ -59,7 +66,9 @@ class GEM(Method):
         learner = self.learner
         slots = torch.nonzero(learner.memory.tasks == task).flatten()
         batch = learner.prepare_replay(learner.memory.read(slots))
-        return quiet_gradient(learner, batch, PORTION)
+        if not self.settings.memory_statistics:
+            return quiet_gradient(learner, batch, PORTION)
+        return passing_gradient(learner, batch, PORTION)
 
     def state(self) -> State:
         return {"current": torch.tensor(self.current)}

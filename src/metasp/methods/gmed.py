@@ -58,15 +58,15 @@ class GMED(Method):
         return learner.update(Batch.join([batch, learner.prepare_replay(memory.read(slots))]))
 
     def direction(self, drawn: Batch, after: Named) -> Tensor:
-        """∇x of what the virtual step adds to each example's loss, less β times its present loss,
-        in the shape of the inputs."""
+        """∇x of what the virtual step adds to the mean loss, less β times the present one, in the
+        shape of the inputs."""
         weight = self.settings.loss_weight * {"text": 1, "code": -1}[self.settings.loss_sign]
         present = {name: p.detach() for name, p in trainable(self.learner.model).items()}
         drawn = drawn._replace(inputs=drawn.inputs.detach().requires_grad_())
         slopes = []
         for params, factor in ((after, 1), (present, -(1 + weight))):
             with elsewhere(self.learner, params, drawn.size):
-                goal = (factor * self.learner.losses(drawn)).sum()
+                goal = factor * self.learner.losses(drawn).mean()
                 slopes.append(torch.autograd.grad(goal, drawn.inputs)[0])
         return slopes[0] + slopes[1]
 

@@ -75,6 +75,22 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     return total
 
 
+def passing_gradient(learner: Learner, batch: Batch, portion: int) -> Tensor:
+    """The gradient (p,) of a prepared batch's mean loss, in portions, by ordinary passes, which
+    move BatchNorm's running statistics."""
+    model, total = learner.model, None
+    weights = trainable(model)
+    for start, stop in batch_bounds(batch.size, portion):
+        part = Batch(batch.inputs[start:stop], batch.labels[start:stop], batch.ids[start:stop])
+        with statistics_for(model, part.size):
+            loss = learner.losses(part).sum() / batch.size
+            found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        own = flat(model, dict(zip(weights, found)))
+        total = own if total is None else total.add_(own)
+    assert total is not None
+    return total
+
+
 def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
     """The gradient of each example of a prepared batch in one pass, as a matrix (n, size) for
     each parameter. BatchNorm uses its running statistics: under a batch's own no example would

@@ -23,6 +23,9 @@ class GSSSettings(Settings):
     references: int = setting(
         4, "Random memory examples with whose gradients a new one is compared.", least=1
     )
+    every_epoch: bool = setting(
+        False, "Offer a task's examples to the memory in all of its epochs, not only the first."
+    )
 
 
 @final
@@ -34,6 +37,9 @@ class GSS(Method):
 
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new))
+
+    def offers(self, epoch: int) -> bool:
+        return epoch == 0 or self.settings.every_epoch
 
     def remember(self, new: Batch, task: Task) -> Placement | None:
         learner, memory = self.learner, self.learner.memory

@@ -80,8 +80,12 @@ class Method(ABC):
     def begin_task(self, task: Task) -> None:  # noqa: B027 - most methods need nothing here
         """Called once before a task's first phase."""
 
+    def offers(self, epoch: int) -> bool:
+        """Whether the batches of an epoch of a task, from 0, are offered to the memory."""
+        return epoch == 0
+
     def remember(self, new: Batch, task: Task) -> Placement | None:
-        """Offer a raw batch to the memory; called after each step of a task's first epoch. Gives
+        """Offer a raw batch to the memory; called after each step of an epoch that `offers`. Gives
         what was decided, if this was the moment."""
         if self.selection is None or self.learner.selection.at != "step":
             return None
