@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from metasp.benchmarks.deal import split
 from metasp.benchmarks.noise import Flipped, with_imbalance, with_label_noise, wrong_labels
 from metasp.benchmarks.source import Source
@@ -24,6 +26,20 @@ class Benchmark:
     transform: Transform
     flipped: Flipped = field(default_factory=dict)
     chosen: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def wrong_shares(self) -> list[dict[int | None, float]]:
+        """The true share of wrong labels of each task: by given label, and under None of all."""
+        wrong = set(self.flipped.get("id", []))
+        found = []
+        for task in self.tasks:
+            amiss = torch.tensor([example in wrong for example in task.train.ids.tolist()]).double()
+            labels = task.train.labels
+            shares: dict[int | None, float] = {None: float(amiss.mean())}
+            for label in sorted(set(labels.tolist())):
+                shares[label] = float(amiss[labels == label].mean())
+            found.append(shares)
+        return found
 
     @property
     def trusted(self) -> dict[str, list[int]]:

@@ -170,7 +170,10 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
     tasks = benchmark.tasks
     if recipe.selection is None:  # no memory to pin them in
         tasks = [task.with_trusted_in_train() for task in tasks]
-    return Trainer(learner, chosen, tasks, LearningRate(lr, spec.lr_drop_at, spec.lr_drop))
+    rate = LearningRate(lr, spec.lr_drop_at, spec.lr_drop)
+    # Only a control may know how many labels are wrong.
+    told = benchmark.wrong_shares if recipe.kind.told else ()
+    return Trainer(learner, chosen, tasks, rate, told=told)
 
 
 def choose_device(wanted: str) -> torch.device:

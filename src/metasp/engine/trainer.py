@@ -78,9 +78,10 @@ class Trainer:
         tasks: list[Task],
         lr: LearningRate,
         score: Score = evaluate,
+        told: Sequence[Mapping[int | None, float]] = (),
     ) -> None:
         self.learner, self.method, self.tasks, self.lr = learner, method, tasks, lr
-        self.score = score
+        self.score, self.told = score, told
         learner.scored_by = method.scoring
         self.position = Position()
         self.order = torch.zeros(0, dtype=torch.long)
@@ -92,6 +93,7 @@ class Trainer:
         for task in self.tasks[at.task :]:
             started, spent = time.monotonic(), at.seconds
             self.learner.current, self.learner.task = task.train, task.index
+            self.learner.told = self.told[task.index] if self.told else None
             if not at.begun:
                 yield from self._begin(task)
                 yield from self._notes(task)

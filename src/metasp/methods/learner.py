@@ -141,6 +141,7 @@ class Learner:
     arrived: int = 0  # rows of a step's batch that are new, always the first
     ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
     tally: Tally = field(default_factory=lambda: Tally(torch.zeros(0, dtype=torch.long)))
+    told: Mapping[int | None, float] | None = None  # the true share of wrong labels, by class
     notes: list[str] = field(default_factory=list)  # what a person should know, until it is told
 
     def prepare(self, raw: Batch) -> Batch:

@@ -1,0 +1,162 @@
+"""Filters beside metasp-robust: ER without the new examples of high loss, or without any.
+
+How many are dropped is told, or taken from the truth about a benchmark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from metasp.errors import UserError
+from metasp.methods.learner import Learner, Objective, Step, Weighed, Weigher, unweighed
+from metasp.methods.method import Method, Phase, Settings
+from metasp.spec import setting
+from metasp.types import Batch, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFilterSettings(Settings):
+    drop: float | None = setting(
+        None, "Share of new examples that is dropped; default: the true one.", least=0, most=1
+    )
+    per_class: bool = setting(False, "Drop that share of each class, not of each batch.")
+    weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", least=1)
+
+
+@final
+class LossFilter(Method):
+    """Experience replay without the new examples of highest mean loss so far."""
+
+    classes = True
+    told = True
+    Settings = LossFilterSettings
+    selection: ClassVar[str | None] = "judged"
+
+    def __init__(self, learner: Learner, settings: LossFilterSettings) -> None:
+        super().__init__(learner, settings)
+        if learner is not None:  # None: only to carry settings
+            learner.weigh = self.weigher(settings)
+
+    @classmethod
+    def weigher(cls, settings: LossFilterSettings) -> Weigher:
+        return LowLoss(settings)
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        return self.learner.update(self.learner.with_replay(new))
+
+
+class LowLoss(Weigher):
+    """Weights of one or zero for new examples, by their mean loss over the task so far."""
+
+    judges = True
+
+    def __init__(self, settings: LossFilterSettings) -> None:
+        self.settings = settings
+        self.keep = torch.zeros(0, dtype=torch.bool)  # the tally's examples, per class alone
+        self.epoch = -1
+
+    def begin_task(self, learner: Learner) -> None:
+        self.keep, self.epoch = torch.zeros(0, dtype=torch.bool), -1
+        if self.settings.drop is None and learner.told is None:
+            raise UserError(
+                "nobody knows how many labels are wrong here: give drop, the share of new examples "
+                "to leave out (without it the share is that of --label-noise)."
+            )
+
+    def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+        weighed = unweighed(learner, batch, objective)
+        if learner.epoch + 1 < self.settings.weigh_from:
+            return weighed
+        ids = batch.ids[: learner.arrived]
+        if self.settings.per_class:
+            if learner.epoch != self.epoch:
+                self.keep, self.epoch = self._kept(learner), learner.epoch
+            rows, _ = learner.tally.rows(ids)
+            kept = self.keep[rows]
+        else:
+            kept = lowest(learner.tally.means(ids, "loss"), 1 - self._share(learner))
+        return only(weighed, kept)
+
+    def _share(self, learner: Learner, label: int | None = None) -> float:
+        """The part to drop, of a class or of all."""
+        if self.settings.drop is not None:
+            return self.settings.drop
+        assert learner.told is not None
+        return learner.told.get(label, 0.0)
+
+    def _kept(self, learner: Learner) -> Tensor:
+        """The examples of the tally that are among the lowest of their class."""
+        current = learner.current
+        assert current is not None
+        labels = current.labels.cpu()[current.ids.argsort()]
+        loss = learner.tally.means(learner.tally.ids, "loss")
+        kept = torch.zeros(len(labels), dtype=torch.bool)
+        for label in sorted(set(labels.tolist())):
+            own = torch.nonzero(labels == label).flatten()
+            kept[own] = lowest(loss[own], 1 - self._share(learner, label))
+        return kept
+
+    def judged(self, learner: Learner) -> Tensor | None:
+        if self.settings.per_class:
+            return self._kept(learner).double()
+        loss = learner.tally.means(learner.tally.ids, "loss")
+        return lowest(loss, 1 - self._share(learner)).double()
+
+    def state(self) -> State:
+        return {"keep": self.keep, "epoch": torch.tensor(self.epoch)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.keep, self.epoch = state["keep"].clone(), int(state["epoch"])
+
+
+@final
+class VerifiedOnly(Method):
+    """Learns from the verified examples in memory, and from nothing else."""
+
+    classes = True
+    selection: ClassVar[str | None] = "judged"
+
+    def __init__(self, learner: Learner, settings: Settings) -> None:
+        super().__init__(learner, settings)
+        if learner is not None:  # None: only to carry settings
+            learner.weigh = NothingNew()
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        return self.learner.update(self.learner.with_replay(new))
+
+
+class NothingNew(Weigher):
+    """New examples do not count; what is replayed has their share too."""
+
+    judges = True
+
+    def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+        if batch.size == learner.arrived:
+            raise UserError("verified-only has nothing to learn from: give --trusted 1 or more.")
+        weighed = unweighed(learner, batch, objective)
+        weights = weighed.weights.clone()
+        weights[: learner.arrived] = 0
+        return replace(weighed, weights=weights / weights.sum())
+
+    def judged(self, learner: Learner) -> Tensor | None:
+        return torch.zeros(len(learner.tally.ids), dtype=torch.float64)
+
+
+def lowest(values: Tensor, part: float) -> Tensor:
+    """The part (at least one) of the values (n,) that is lowest; unknown ones come last."""
+    count = max(1, round(part * len(values)))
+    kept = torch.zeros(len(values), dtype=torch.bool)
+    kept[values.nan_to_num(nan=torch.inf).argsort(stable=True)[:count]] = True
+    return kept
+
+
+def only(weighed: Weighed, kept: Tensor) -> Weighed:
+    """The update without the new examples that are not kept; the others have their share."""
+    weights = weighed.weights.clone()
+    new = weights[: len(kept)]
+    dealt = new * kept.to(new)
+    total = dealt.sum()
+    weights[: len(kept)] = dealt * (new.sum() / total) if total > 0 else 0.0
+    return replace(weighed, weights=weights)

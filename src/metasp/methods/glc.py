@@ -1,0 +1,115 @@
+"""GLC (Hendrycks et al. 2018): a loss corrected by how verified examples are mistaken, on ER."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from metasp.methods.learner import Learner, Objective, Step, evaluating
+from metasp.methods.method import Method, Phase, Settings
+from metasp.spec import setting
+from metasp.types import Batch, State, Task
+
+LEAST = 1e-8  # of a corrected probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class GLCSettings(Settings):
+    correct_from: int = setting(
+        4, "First epoch of a task that is corrected; the ones before show the mistakes.", least=2
+    )
+
+
+@final
+class GLC(Method):
+    classes = True
+    Settings = GLCSettings
+    selection: ClassVar[str | None] = "class-balanced"
+    settings: GLCSettings
+
+    def __init__(self, learner: Learner, settings: Any) -> None:
+        super().__init__(learner, settings)
+        self.mistakes = torch.zeros(0, 0)  # [true, given]: chance of a given label
+        self.present: list[int] = []  # the classes of the task at hand
+        self.corrects = False  # whether it knows how this task's are mistaken
+
+    def begin_task(self, task: Task) -> None:
+        self.present, self.corrects = sorted(task.classes), False
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        learner = self.learner
+        if not self.corrects and learner.epoch + 1 >= self.settings.correct_from:
+            self.look()
+        batch = learner.prepare(new)
+        slots = self.slots()
+        trusted = torch.zeros(batch.size, dtype=torch.bool)
+        if len(slots):
+            replayed = learner.prepare_replay(learner.memory.read(slots))
+            batch = Batch.join([batch, replayed])
+            trusted = torch.cat([trusted, learner.memory.pinned[slots]])
+        corrected = (~trusted).float().to(learner.device)
+        objective = Objective(
+            self.losses,
+            targets=torch.stack([batch.labels.float(), corrected], dim=1),
+            shares=torch.full((batch.size,), 1 / batch.size, device=learner.device),
+            goal=lambda labels: torch.stack([labels.float(), torch.zeros_like(labels)], dim=1),
+        )
+        return learner.update(batch, objective=objective)
+
+    def slots(self) -> Tensor:
+        """What to replay: until it knows how a task's classes are mistaken, not their verified
+        examples, which would be fitted and show no mistakes."""
+        memory, stream = self.learner.memory, self.learner.streams["replay"]
+        slots = memory.occupied
+        if not self.corrects:
+            mine = torch.isin(memory.labels[slots].cpu(), torch.tensor(self.present))
+            slots = slots[~(mine & memory.pinned[slots])]
+        return memory.draw(self.learner.plan.memory_batch, stream, slots)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log Σ_c p_c·C[c, y] of unverified rows, the plain cross-entropy of verified ones."""
+        labels, corrected = targets[:, 0].long(), targets[:, 1] == 1
+        plain = F.cross_entropy(outputs, labels, reduction="none")
+        known = len(self.mistakes)
+        if not known:
+            return plain
+        width = outputs.shape[1]
+        matrix = torch.eye(width, dtype=outputs.dtype, device=outputs.device)
+        matrix[:known, :known] = self.mistakes.to(outputs)
+        given = (outputs.softmax(1) @ matrix).gather(1, labels[:, None])[:, 0]
+        return torch.where(corrected, -given.clamp_min(LEAST).log(), plain)
+
+    def look(self) -> None:
+        """How the task's verified examples are answered now: the mean answer of each class."""
+        learner, memory = self.learner, self.learner.memory
+        self.corrects = True
+        slots = torch.nonzero(memory.pinned).flatten()
+        slots = slots[torch.isin(memory.labels[slots].cpu(), torch.tensor(self.present))]
+        if not len(slots):
+            return
+        batch = learner.plain(memory.read(slots))
+        with evaluating(learner.model), torch.no_grad():
+            answers = learner.outputs(batch.inputs)[:, self.present].softmax(1).cpu()
+        size = max(len(self.mistakes), self.present[-1] + 1)
+        matrix = torch.eye(size)
+        matrix[: len(self.mistakes), : len(self.mistakes)] = self.mistakes
+        labels = batch.labels.cpu()
+        for label in sorted(set(labels.tolist())):
+            matrix[label] = 0
+            matrix[label, self.present] = answers[labels == label].mean(0)
+        self.mistakes = matrix
+
+    def state(self) -> State:
+        return {
+            "mistakes": self.mistakes,
+            "present": torch.tensor(self.present, dtype=torch.long),
+            "corrects": torch.tensor(self.corrects),
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.mistakes = state["mistakes"].clone()
+        self.present = state["present"].tolist()
+        self.corrects = bool(state["corrects"])
