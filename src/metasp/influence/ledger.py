@@ -1,10 +1,7 @@
-"""Running means of influence per example id, the same to the last bit in any batch order.
+"""Running means of influence per example id.
 
-Sums of floating-point numbers depend on the order of the terms. Here each sum is a whole number:
-a value is cut once into six 32-bit digits on a fixed grid (from 2**63 down to 2**-128) and the
-digits are added as integers. Integer sums have no order, so batches may come in any order, ledgers
-may be merged in any way, and a stored ledger continues exactly. A float32 value is kept exactly
-down to 5e-32 and a float64 value down to 3e-23; what is smaller is rounded to the grid, once.
+Sums are float64 and entered in the order of the run, which its seed fixes: the same run gives the
+same bits, stopped or not.
 """
 
 from collections.abc import Mapping
@@ -17,10 +14,8 @@ from numpy.typing import NDArray
 from metasp.errors import UserError
 from metasp.types import ArrayLike, Rows
 
-DIGITS = 6
-LOWEST = -128  # the exponent of the last digit
 QUANTITIES = ("stability", "plasticity", "fused")
-_BASE = np.int64(1) << np.int64(32)
+_DIGITS = 2.0 ** np.arange(-128, 64, 32)  # what the digits of older files count in
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -45,7 +40,7 @@ class Ledger:
     def __init__(self, extra: tuple[str, ...] = ()) -> None:
         self.quantities = (*QUANTITIES, *extra)
         self._place: dict[int, int] = {}
-        self._sums: Integers = np.zeros((0, len(self.quantities), DIGITS), np.int64)
+        self._sums: Numbers = np.zeros((0, len(self.quantities)))
         self._counts: Integers = np.zeros(0, np.int64)
 
     @property
@@ -64,21 +59,15 @@ class Ledger:
         if len(given) != len(self.quantities) or lengths != {(names.size,)}:
             raise UserError("a ledger needs one id and one number of each kind per example.")
         values = np.stack(given, 1)
-        fits = np.abs(values) < 2.0**62
-        if not fits.all():
-            bad = int(names[~fits.all(1)][0])
+        finite = np.isfinite(values).all(1)
+        if not finite.all():
             raise UserError(
-                f"the influence of example {bad} is not finite, or too large to keep: lower the "
+                f"the influence of example {int(names[~finite][0])} is not finite: lower the "
                 "learning rate, or leave the example out."
             )
         places = self._places(names)
-        digits = to_digits(values)
-        if len(set(places.tolist())) == len(places):  # the usual case, and much the faster one
-            self._sums[places] += digits
-            self._counts[places] += 1
-        else:
-            np.add.at(self._sums, places, digits)
-            np.add.at(self._counts, places, 1)
+        np.add.at(self._sums, places, values)  # an id may come twice
+        np.add.at(self._counts, places, 1)
 
     def merge(self, other: "Ledger") -> None:
         """Enter all that another ledger holds."""
@@ -87,10 +76,10 @@ class Ledger:
                 f"a ledger of {', '.join(self.quantities)} cannot take one of "
                 f"{', '.join(other.quantities)}: make both with the same extra."
             )
-        state = other.state()
-        places = self._places(state["ids"])
-        self._sums[places] += state["sums"]
-        self._counts[places] += state["counts"]
+        ids, sums, counts = other._sorted()
+        places = self._places(ids)
+        self._sums[places] += sums
+        self._counts[places] += counts
 
     def without(self, ids: Rows) -> "Ledger":
         """A ledger of all that this one holds but for these ids."""
@@ -101,11 +90,11 @@ class Ledger:
 
     def arrays(self) -> dict[str, Column]:
         """Columns by name: id (ascending), the mean of each quantity, count."""
-        state = self.state()
-        means = to_floats(state["sums"]) / np.maximum(state["counts"], 1)[:, None]
-        columns: dict[str, Column] = {"id": state["ids"]}
+        ids, sums, counts = self._sorted()
+        means = sums / np.maximum(counts, 1)[:, None]
+        columns: dict[str, Column] = {"id": ids}
         columns.update({name: means[:, i] for i, name in enumerate(self.quantities)})
-        return {**columns, "count": state["counts"]}
+        return {**columns, "count": counts}
 
     def rows(self) -> list[Row]:
         """The same, one row per example, without what is extra."""
@@ -120,27 +109,33 @@ class Ledger:
         result = np.full((len(names), len(self.quantities)), np.nan)
         known = places >= 0
         at = places[known]
-        result[known] = to_floats(carried(self._sums[at])) / self._counts[at, None]
+        result[known] = self._sums[at] / self._counts[at, None]
         return result
 
-    def state(self) -> dict[str, Integers]:
-        """Arrays to store: ids (n,), sums (n, quantities, digits), counts (n,), int64, by id."""
-        ids = np.fromiter(self._place, np.int64, len(self._place))
-        order = np.argsort(ids)
-        used = len(ids)
-        sums, counts = carried(self._sums[:used][order]), self._counts[:used][order]
-        return {"ids": ids[order], "sums": sums, "counts": counts}
+    def state(self) -> dict[str, Column]:
+        """Arrays to store, by id: ids (n,), sums (n, quantities), counts (n,)."""
+        ids, sums, counts = self._sorted()
+        return {"ids": ids, "sums": sums, "counts": counts}
 
     @classmethod
     def from_state(cls, state: Mapping[str, ArrayLike], extra: tuple[str, ...] = ()) -> "Ledger":
         """The ledger that gave this `state` (tensors or arrays)."""
         made = cls(extra)
-        ids, sums, counts = (_array(state[k]).astype(np.int64) for k in ("ids", "sums", "counts"))
-        if sums.shape != (len(ids), len(made.quantities), DIGITS) or counts.shape != ids.shape:
+        ids, counts = (_array(state[k]).astype(np.int64) for k in ("ids", "counts"))
+        sums = _array(state["sums"]).astype(np.float64)
+        if sums.shape[2:] == _DIGITS.shape:  # as whole numbers of six digits, once
+            sums = (sums * _DIGITS)[..., ::-1].sum(-1)  # large ones first, for they may cancel
+        if sums.shape != (len(ids), len(made.quantities)) or counts.shape != ids.shape:
             raise UserError("this is not the state of a ledger: its arrays have other shapes.")
         made._place = {i: place for place, i in enumerate(ids.tolist())}
-        made._sums, made._counts = sums.copy(), counts.copy()
+        made._sums, made._counts = sums, counts
         return made
+
+    def _sorted(self) -> tuple[Integers, Numbers, Integers]:
+        """Ids, sums and counts, by id."""
+        ids = np.fromiter(self._place, np.int64, len(self._place))
+        order = np.argsort(ids)
+        return ids[order], self._sums[order], self._counts[order]
 
     def _places(self, ids: Integers) -> Integers:
         """The row of each id; new ids get new rows."""
@@ -149,8 +144,7 @@ class Ledger:
         short = len(place) - len(self._counts)
         if short > 0:  # grow by half: adding stays cheap on average
             room = short + len(self._counts) // 2
-            fresh = np.zeros((room, len(self.quantities), DIGITS), np.int64)
-            self._sums = np.concatenate([self._sums, fresh])
+            self._sums = np.concatenate([self._sums, np.zeros((room, len(self.quantities)))])
             self._counts = np.concatenate([self._counts, np.zeros(room, np.int64)])
         return np.array(found, np.int64)
 
@@ -161,37 +155,3 @@ def _array(values: Any) -> NDArray[Any]:
         values = values.detach().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()
     return np.asarray(values)
-
-
-def to_digits(values: Numbers) -> Integers:
-    """Cut numbers into signed 32-bit digits, lowest first: a new last axis."""
-    digits = np.empty((*values.shape, DIGITS), np.int64)
-    rest = values
-    for i in range(DIGITS - 1, -1, -1):
-        unit = 2.0 ** (LOWEST + 32 * i)
-        scaled = rest * (1.0 / unit)
-        whole = np.trunc(scaled) if i else np.rint(scaled)
-        digits[..., i] = whole
-        rest = rest - whole * unit  # exact: it only drops leading bits
-    return digits
-
-
-def carried(sums: Integers) -> Integers:
-    """The one way to write a sum with all digits but the highest in [0, 2**32)."""
-    result = sums.copy()
-    for i in range(DIGITS - 1):
-        carry = result[..., i] >> np.int64(32)
-        result[..., i] -= carry * _BASE
-        result[..., i + 1] += carry
-    return result
-
-
-def to_floats(sums: Integers) -> Numbers:
-    """The value of each sum of `carried` digits: a function of the sum alone."""
-    negative = sums[..., -1] < 0
-    # Of a negative number take the digits of its size, or the leading ones would cancel.
-    size = carried(np.where(negative[..., None], -sums, sums))
-    total = np.zeros(size.shape[:-1])
-    for i in range(DIGITS):
-        total = total + np.ldexp(size[..., i].astype(np.float64), LOWEST + 32 * i)
-    return np.where(negative, -total, total)
