@@ -110,6 +110,9 @@ class RunKeywords(SpecKeywords, total=False):
     """(hal) Gradient steps that learn an anchor. Default: 100."""
     anchor_weight: float
     """(hal) Weight of the anchors in the update (λ). Default: 0.1."""
+    answer_from: int
+    """(metasp-robust) First epoch of a task in which the model's own answers count too. Default:
+    3."""
     beta: float
     """(der, derpp) Weight of the loss of a second draw from memory (β); 0: no draw, DER. Default:
     0.5."""
@@ -125,6 +128,8 @@ class RunKeywords(SpecKeywords, total=False):
     drift_at: str
     """(hal) Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is
     what public code does. One of trial, now. Default: trial."""
+    easiest: int
+    """(metasp-robust) Examples that stand for a class of which none is verified. Default: 12."""
     edit_decay: float
     """(gmed) How much smaller each further edit of the same example is. Default: 0.0."""
     edit_rate: float
@@ -142,6 +147,10 @@ class RunKeywords(SpecKeywords, total=False):
     gamma: float | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Weight of Stability (1) against
     Plasticity (0); default: Pareto."""
+    goal_every: int
+    """(metasp-robust) Look at the goal anew at every k-th step. Default: 2."""
+    goal_size: int
+    """(metasp-robust) Examples of the goal at a time, half of them new. Default: 64."""
     influence_last: int | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Epochs per task with rehearsal and
     influence; default: a tenth."""
@@ -173,8 +182,8 @@ class RunKeywords(SpecKeywords, total=False):
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Prefix of the parameters the influence
     looks at."""
     shuffle_influence: bool
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Control: deal the weights at random
-    within the batch. Default: False."""
+    """(metasp-robust, metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Control: deal the
+    weights at random within the batch. Default: False."""
     strength: float
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Factor on the influence in the
     weights; above 1 no weight falls below 0. Default: 1.0."""
@@ -186,6 +195,8 @@ class RunKeywords(SpecKeywords, total=False):
     validation_old: float | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Size of V_old (2 or more), below 1 a
     fraction of the memory; default: memory / 10."""
+    weigh_from: int
+    """(metasp-robust) First epoch of a task whose examples are weighed. Default: 2."""
 
 
 class LearnerKeywords(TypedDict, total=False):
