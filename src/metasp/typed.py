@@ -123,11 +123,16 @@ class RunKeywords(SpecKeywords, total=False):
     cluster: str | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) What RehSel clusters; default: what
     the selection says (rehsel: pixels). One of pixels, features."""
+    correct_from: int
+    """(glc) First epoch of a task that is corrected; the ones before show the mistakes. Default:
+    4."""
     cutmix: float
     """(gdumb) Chance that a step mixes its images. Default: 0.5."""
     drift_at: str
     """(hal) Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is
     what public code does. One of trial, now. Default: trial."""
+    drop: float | None
+    """(loss-filter) Share of new examples that is dropped; default: the true one."""
     easiest: int
     """(metasp-robust) Examples that stand for a class of which none is verified. Default: 12."""
     edit_decay: float
@@ -166,6 +171,8 @@ class RunKeywords(SpecKeywords, total=False):
     memory_statistics: bool
     """(gem) Let the memory's passes move BatchNorm's running statistics, as public code does.
     Default: True."""
+    per_class: bool
+    """(loss-filter) Drop that share of each class, not of each batch. Default: False."""
     pseudo_steps: int
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Pseudo steps. Default: 1."""
     references: int
@@ -196,7 +203,8 @@ class RunKeywords(SpecKeywords, total=False):
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Size of V_old (2 or more), below 1 a
     fraction of the memory; default: memory / 10."""
     weigh_from: int
-    """(metasp-robust) First epoch of a task whose examples are weighed. Default: 2."""
+    """(loss-filter) First epoch of a task in which examples are dropped. Default: 2.
+    (metasp-robust) First epoch of a task whose examples are weighed. Default: 2."""
 
 
 class LearnerKeywords(TypedDict, total=False):
