@@ -14,7 +14,17 @@ from benchmarks.timing import Told
 from metasp.cli.options import data_option, json_option
 from metasp.cli.terminal import typed
 
-NAMES = ("engine", "step", "herding", "influence", "total", "parallel", "optimizers", "libraries")
+NAMES = (
+    "engine",
+    "tally",
+    "step",
+    "herding",
+    "influence",
+    "total",
+    "parallel",
+    "optimizers",
+    "libraries",
+)
 
 
 @click.command()
@@ -26,6 +36,7 @@ def command(name: str, data: Path | None, as_json: bool) -> None:
 
     \b
       engine     our ER step against a bare hand-written PyTorch loop
+      tally      an ER step that notes how each example fares against one that does not
       step       one step of every method against one of ER
       herding    a memory chosen by features, in seconds
       influence  the influence step against ER and against the authors' code

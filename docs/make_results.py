@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this f
 import result_kinds as kinds
 
 from metasp.reports.records import gather
-from metasp.reports.suspects import WAYS, quality, score_examples
 from metasp.store import open_run
+from metasp.suspects import quality, score_examples
 
 TEMPLATE, PAGE = kinds.ROOT / "docs/results.template", kinds.ROOT / "docs/results.md"
 
@@ -40,8 +40,8 @@ def collect(runs: Path, name: str) -> None:
         held = run.memory()["id"]
         wrong: dict[str, Any] = {"held": len(held), "wrong": int(np.isin(held, noise["id"]).sum())}
         if (columns := run.influence()) is not None:
-            scores = score_examples(columns)
-            found = {way: quality(scores, way, noise["id"]) for way in WAYS}
+            scores = score_examples({}, columns)
+            found = {way: quality(scores, way, noise["id"]) for way in kinds.WAYS}
             (folder / "suspects.json").write_text(json.dumps(found, indent=1) + "\n")
             wrong["tenths"] = wrong_by_tenths(columns, noise["id"])
         (folder / "wrong.json").write_text(json.dumps(wrong) + "\n")

@@ -1,5 +1,7 @@
 """Ranking of suspects against hand-made tables, and its area under the curve against all pairs."""
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from PIL import Image
 
+import metasp
+from metasp.benchmarks import load_source
+from metasp.benchmarks.origin import origins_of
 from metasp.cli import main
-from metasp.reports.suspects import quality, score_examples
 from metasp.spec import RunSpec
-from metasp.store.run_dir import INFLUENCE, NOISE
+from metasp.store.run_tables import INFLUENCE, NOISE
+from metasp.suspects import quality, score_examples
 
 
 def table(rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
@@ -35,7 +42,7 @@ def table(rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
 
 
 def test_what_raises_the_validation_loss_comes_first() -> None:
-    scores = score_examples(table([(0, 5, "new", -1.0, 1, 0.1), (0, 9, "new", 2.0, 1, 0.2),
+    scores = score_examples({}, table([(0, 5, "new", -1.0, 1, 0.1), (0, 9, "new", 2.0, 1, 0.2),
                                    (0, 7, "new", 0.0, 1, 3.0)]))  # fmt: skip
     assert scores.ids[scores.order("influence")].tolist() == [9, 7, 5]
     assert scores.ids[scores.order("loss")].tolist() == [7, 9, 5]
@@ -47,6 +54,7 @@ def test_what_raises_the_validation_loss_comes_first() -> None:
 def test_rows_of_several_tasks_are_brought_to_one_scale_and_averaged() -> None:
     """Task 1's values are a thousand times smaller, and count as much."""
     scores = score_examples(
+        {},
         table(
             [
                 (0, 1, "new", 2.0, 4, None),
@@ -54,7 +62,7 @@ def test_rows_of_several_tasks_are_brought_to_one_scale_and_averaged() -> None:
                 (1, 1, "memory", -0.001, 12, None),
                 (1, 2, "memory", 0.003, 12, None),
             ]
-        )
+        ),
     )
     # Group means of size: 2 and 0.002. Id 1: (4·1 + 12·(-0.5)) / 16, id 2: (4·(-1) + 12·1.5) / 16.
     assert scores.ways["influence"].tolist() == pytest.approx([-0.125, 0.875])
@@ -65,20 +73,21 @@ def test_rows_of_several_tasks_are_brought_to_one_scale_and_averaged() -> None:
 
 def test_unknown_values_have_no_say() -> None:
     scores = score_examples(
+        {},
         table(
             [
                 (0, 1, "new", float("nan"), 0, 5.0),
                 (0, 2, "new", 1.0, 1, None),
                 (1, 2, "memory", float("nan"), 0, None),
             ]
-        )
+        ),
     )
     assert np.isnan(scores.ways["influence"][0])
     assert scores.ways["influence"][1] == pytest.approx(1.0)
     assert scores.ids[scores.order("influence")].tolist() == [2, 1]
     columns = table([(0, 1, "new", 1.0, 1, None)])
     del columns["loss"]
-    assert np.isnan(score_examples(columns).ways["loss"]).all()
+    assert np.isnan(score_examples({}, columns).ways["loss"]).all()
 
 
 def test_quality_is_that_of_all_pairs() -> None:
@@ -86,7 +95,7 @@ def test_quality_is_that_of_all_pairs() -> None:
     values = rng.integers(0, 30, 200) / 10  # with ties
     wrong = rng.random(200) < 0.3
     rows = [(0, i, "new", float(v), 1, float(v)) for i, v in enumerate(values)]
-    scores = score_examples(table(rows))
+    scores = score_examples({}, table(rows))
     found = quality(scores, "influence", {int(i) for i in np.flatnonzero(wrong)})
     above = [(a > b) + (a == b) / 2 for a in values[wrong] for b in values[~wrong]]
     assert found["area"] == pytest.approx(np.mean(above))
@@ -95,7 +104,8 @@ def test_quality_is_that_of_all_pairs() -> None:
     assert found["scored"] == 1.0
     assert quality(scores, "influence", {3, 1000, 1001, 1002})["scored"] == 0.25
     assert quality(scores, "influence", set(range(200)))["area"] is None
-    assert quality(scores, "influence", set()) == {"precision": None, "area": None, "scored": None}
+    nothing = quality(scores, "influence", set())
+    assert {nothing[key] for key in ("precision", "area", "scored", "listed_recall")} == {None}
 
 
 def stored_run(folder: Path, noise: bool) -> Path:
@@ -131,7 +141,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert code == 0
     assert [row["id"] for row in told["suspects"]] == list(range(0, 40, 4))
     assert all(row["true_label"] == 9 for row in told["suspects"])
-    assert told["quality"]["both"] == {"precision": 1.0, "area": 1.0, "scored": 1.0}
+    assert told["by"] == "loss"
+    assert told["quality"]["both"]["area"] == told["quality"]["loss"]["precision"] == 1.0
     assert {row["task"] for row in told["suspects"]} == {0}
     code, out, _ = call(capsys, str(run), "--by", "loss")
     assert code == 0
@@ -146,7 +157,7 @@ def test_the_command_without_noise_and_without_a_table(
     run = stored_run(tmp_path, noise=False)
     code, out, _ = call(capsys, str(run), "--json")
     told = json.loads(out)
-    assert (code, told["quality"], len(told["suspects"])) == (0, None, 20)
+    assert (code, told["quality"], len(told["suspects"])) == (0, None, told["expected"])
     assert "true_label" not in told["suspects"][0]
     for arguments, words in (
         ([str(run), "--by", "los"], "did you mean 'loss'"),
@@ -160,7 +171,7 @@ def test_the_command_without_noise_and_without_a_table(
     (run / "influence.parquet").unlink()
     code, _, err = call(capsys, str(run))
     assert code == 2
-    assert "no influence table" in err
+    assert "no scores of examples yet" in err
 
 
 @pytest.mark.parametrize("name", ["influence.parquet", "noise.parquet"])
@@ -177,3 +188,124 @@ def test_a_table_of_the_wrong_content_is_one_sentence(
     code, out, err = call(capsys, str(run))
     assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
     assert f"{name} is damaged" in err
+
+
+def fared(margins: list[float | None], labels: list[int] | None = None, **more: Any) -> dict:
+    """A table of how the examples 0, 1, … of a task fared."""
+    size = len(margins)
+    columns: dict[str, list[Any]] = {
+        "id": list(range(size)),
+        "label": labels or [0] * size,
+        "count": [3] * size,
+        "loss": [0.5] * size,
+        "margin": margins,
+        "weight": [1.0] * size,
+        "score": [None] * size,
+        "predicted": [1] * size,
+        "kept": [False] * size,
+    }
+    return columns | more
+
+
+def test_the_best_way_that_is_known_ranks() -> None:
+    margins = fared([2.0, -1.0, 0.5, -3.0])
+    scores = score_examples({0: margins})
+    assert scores.best == "margin"
+    assert scores.ids[scores.order("margin")].tolist() == [3, 1, 2, 0]
+    judged = score_examples({0: fared([2.0, -1.0, 0.5, -3.0], score=[-0.9, 0.8, None, 0.1])})
+    assert judged.best == "score"
+    assert judged.ids[judged.order("score")].tolist() == [0, 3, 1, 2]
+    rarely = score_examples({0: fared([1.0] * 4, score=[-0.9, None, None, None])})
+    assert rarely.best == "margin"
+    unknown = score_examples({0: fared([None] * 3, loss=[0.1, 2.0, 0.3])})
+    assert unknown.best == "loss"
+    assert unknown.ids[unknown.order("loss")].tolist() == [1, 2, 0]
+
+
+def test_tasks_follow_each_other_and_the_last_word_counts() -> None:
+    first, again = fared([1.0, -1.0]), fared([3.0], count=[1], predicted=[7], label=[4])
+    scores = score_examples({0: first, 1: again})
+    assert scores.tasks.tolist() == [0, 0]
+    assert scores.ways["margin"].tolist() == [(3 * 1.0 + 3.0) / 4, -1.0]
+    assert scores.predicted.tolist() == [7, 1]
+    assert scores.labels.tolist() == [4, 0]
+
+
+def test_as_many_are_expected_wrong_as_stand_out() -> None:
+    """Right examples lie around 10 to both sides; 30 of 100 wrong ones around -10."""
+    rng = np.random.default_rng(3)
+    right, wrong = 10 + 5 * rng.standard_normal(700), -10 + 3 * rng.standard_normal(300)
+    scores = score_examples({0: fared([*right.tolist(), *wrong.tolist()])})
+    assert scores.expected("margin") == pytest.approx(300, abs=15)
+    found = quality(scores, "margin", set(range(700, 1000)))
+    assert found["listed"] == scores.expected("margin")
+    listed = set(scores.ids[scores.suspects("margin")].tolist())
+    hits = len(listed & set(range(700, 1000)))
+    assert (found["listed_precision"], found["listed_recall"]) == (hits / len(listed), hits / 300)
+    clean = score_examples({0: fared(right.tolist())})
+    assert clean.expected("margin") <= 15
+
+
+def test_what_is_expected_is_so_for_each_class() -> None:
+    """A class with small margins hides nothing of one with large ones."""
+    margins = [20.0] * 50 + [1.0] * 40 + [-1.0] * 10
+    scores = score_examples({0: fared(margins, [0] * 50 + [1] * 50)})
+    assert scores.expected("margin") == 10
+    assert score_examples({0: fared([-1.0] * 5)}).expected("margin") == 5
+
+
+def test_a_run_of_one_task_of_a_folder_names_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pictures of two kinds, some in the folder of the other: the files found are those."""
+    rng = np.random.default_rng(0)
+    moved = set()
+    for kind, shade in (("dark", 60), ("light", 190)):
+        for number in range(40):
+            pixels = rng.integers(shade - 40, shade + 40, (8, 8), dtype=np.uint8)
+            wrong = number % 10 == 3
+            other = {"dark": "light", "light": "dark"}[kind] if wrong else kind
+            path = tmp_path / "pictures" / other / f"{kind}-{number:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+            if wrong:
+                moved.add(f"{other}/{path.name}")
+    benchmark = f"folder:{tmp_path / 'pictures'}"
+    run = metasp.run(benchmark, runs=tmp_path / "runs", method="er", tasks=1, epochs=8, threads=1)
+    code, out, err = call(capsys, run["run"], "--format", "csv")
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(out.splitlines()))
+    held = {str(p.relative_to(tmp_path / "pictures")) for p in (tmp_path / "pictures").rglob("*")}
+    assert {row["file"] for row in rows} <= held
+    assert all(row["file"].startswith(row["label"] + "/") for row in rows)
+    trained = {row["file"] for row in csv.DictReader(call(capsys, run["run"], "--top", "99",
+               "--format", "csv")[1].splitlines())}  # fmt: skip
+    assert {row["file"] for row in rows} == moved & trained
+    assert [row["predicted"] for row in rows] == [Path(r["file"]).stem[:-3] for r in rows]
+
+
+def test_rows_of_tables_are_named_by_their_file(tmp_path: Path) -> None:
+    inputs, labels = np.arange(24, dtype=np.uint8).reshape(24, 1), [0, 1] * 12
+    pictures = [np.full((4, 4), value * 10, np.uint8) for value in inputs[:, 0]]
+    (tmp_path / "set").mkdir()
+    parts = {"train-0": (4, 12), "train-1": (12, 24), "test-0": (0, 4)}
+    for name, (start, stop) in parts.items():
+        cells = []
+        for picture in pictures[start:stop]:
+            stream = io.BytesIO()
+            Image.fromarray(picture).save(stream, "PNG")
+            cells.append({"bytes": stream.getvalue(), "path": None})
+        rows = pa.table({"image": cells, "label": labels[start:stop]})
+        pq.write_table(rows, tmp_path / "set" / f"{name}.parquet")
+    spec = RunSpec(benchmark=f"folder:{tmp_path / 'set'}")
+    source = load_source(spec, None)
+    spec = spec.with_(data_digest=source.digest)
+    found, why = origins_of(spec, None, source.train.ids.tolist())
+    assert why is None
+    for identity, shade in zip(source.train.ids.tolist(), source.train.take(
+            torch.arange(20)).inputs[:, 0, 0, 0].tolist()):  # fmt: skip
+        name, row = found[identity]
+        start, _ = parts[name.removesuffix(".parquet")]
+        assert (start + row) * 10 == shade
+    other = spec.with_(data_digest="0" * 16)
+    assert "no longer what the run was trained on" in origins_of(other, None, [0])[1]

@@ -219,17 +219,23 @@ def read_folders(
     names = sorted(splits["train"])
     labels: list[int] = []
     sizes = {}
-    total = sum(len(files) for classes in splits.values() for files in classes.values())
-    with progress(total) as advance:
-        for split, classes in splits.items():
-            before = len(labels)
-            for label, name in enumerate(names):
-                for path in classes.get(name, ()):
-                    out.append(decoder(read_file(path), lambda path=path: str(path)))  # type: ignore[misc]
-                    labels.append(label)
-                    advance(1)
-            sizes[split] = len(labels) - before
+    for split, classes in splits.items():
+        counts = [len(classes.get(name, ())) for name in names]
+        sizes[split] = sum(counts)
+        for label, count in enumerate(counts):
+            labels += [label] * count
+    files = files_in_order(splits)
+    with progress(len(files)) as advance:
+        for path in files:
+            out.append(decoder(read_file(path), lambda path=path: str(path)))  # type: ignore[misc]
+            advance(1)
     return Table(labels, sizes, names)
+
+
+def files_in_order(splits: Mapping[str, Mapping[str, Sequence[Path]]]) -> list[Path]:
+    """The files of all splits in the order in which they are decoded, which makes their ids."""
+    names = sorted(splits["train"])
+    return [path for classes in splits.values() for name in names for path in classes.get(name, ())]
 
 
 class Listed(NamedTuple):

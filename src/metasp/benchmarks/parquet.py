@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,8 +173,7 @@ def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pi
     domains: list[Any] = []
     sizes: dict[str, int] = {}
     with progress(rows) as advance:
-        # Train rows come first, so that their ids are their row numbers in the original.
-        for split in sorted(streams, key=lambda name: (name != "train", name == "test", name)):
+        for split in splits_in_order(streams):
             stream = streams[split]
             if type(features[image]).__name__ == "Image":
                 stream = stream.cast_column(image, datasets.Image(decode=False))
@@ -224,6 +223,11 @@ def class_names(features: Mapping[str, Any], label: str, truth: str | None) -> l
     if len(named) == 2 and named[0] != named[1]:
         raise UserError(f"columns {label!r} and {truth!r} name different classes: make them alike.")
     return named[0] if named else None
+
+
+def splits_in_order(splits: Iterable[str]) -> list[str]:
+    """Train rows come first, so that their ids are their row numbers in the original."""
+    return sorted(splits, key=lambda name: (name != "train", name == "test", name))
 
 
 def batches(stream: Any, split: str) -> Iterator[dict[str, list[Any]]]:

@@ -1,6 +1,7 @@
 """metasp suspects: the examples of a run most likely mislabelled."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,104 +9,161 @@ from typing import Any
 import click
 from rich.table import Table
 
-from metasp.cli.options import json_option
+from metasp.cli.options import OneOf, data_option, json_option
 from metasp.console import text_console
-from metasp.errors import UserError, unknown
-from metasp.reports.suspects import WAYS, Scores, quality, score_examples
+from metasp.errors import UserError
+from metasp.reports.suspects import DEFINITIONS, Row, RunScores, as_csv, read_scores
+from metasp.spec import RunSpec
 from metasp.store import open_run
+from metasp.suspects import WAYS
+
+SHOWN = 20  # rows on a terminal, unless asked for another number
+OWN_FILES = ("folder:", "arrays:")  # of these the places are told without being asked
 
 EXAMPLES = """
 \b
 Examples:
-  metasp run --method metasp --label-noise 0.3
-  metasp suspects runs/split-digits-metasp-m200-s1231-0123456789ab --top 50
-  metasp suspects RUN --by loss --json
+  metasp run --label-noise 0.3
+  metasp suspects runs/split-digits-metasp-rehsel-m200-s1231-0123456789ab --top 50
+  metasp suspects RUN --format csv > suspects.csv
+  metasp run --spec RUN/spec.toml --exclude suspects.csv
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--by", default="both", show_default=True, help=" | ".join(WAYS))
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many.")
+@click.option(
+    "--by", metavar="WAY", help=f"{' | '.join(WAYS)} [default: the first of them that RUN has]"
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    help="How many [default: as many as are expected to be wrong].",
+)
+@click.option(
+    "--format", "form", type=OneOf(["terminal", "csv", "json"]), default="terminal",
+    show_default=True,
+)  # fmt: skip
+@data_option
 @json_option
-def command(run: Path, by: str, top: int, as_json: bool) -> None:
-    """List the examples of RUN most likely mislabelled: those that hurt what the model should
-    know (influence), and those it cannot fit (loss). If labels were made wrong on purpose, also
-    say how well they are found."""
-    if by not in WAYS:
-        raise unknown("way to rank", by, WAYS)
-    columns, noise = tables(run)
-    scores = score_examples(columns)
-    wrong = {} if noise is None else dict(zip(noise["id"], noise["true_label"]))
-    rows = [row_of(scores, int(place), wrong, noise) for place in scores.order(by)[:top]]
-    found = None if noise is None else {way: quality(scores, way, wrong) for way in WAYS}
-    if as_json:
-        print(json.dumps({"run": str(run), "by": by, "suspects": rows, "quality": found}))
-        return
-    console = text_console()
-    console.print(suspects_table(rows, by, len(scores.ids)))
-    if found is not None:
-        console.print(quality_table(found, len(wrong)))
-
-
-def tables(run: Path) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The influence table of a run, and its table of wrong labels if it has one."""
+def command(
+    run: Path, by: str | None, top: int | None, form: str, data: Path | None, as_json: bool
+) -> None:
+    """List the examples of RUN most likely mislabelled, the most suspect first: by the score of a
+    method that judges labels, else by the mean margin, else by the mean loss in training. If labels
+    were made wrong on purpose, also say how well they are found."""
+    if as_json and form == "csv":
+        raise UserError("--json and --format csv are two forms: give one.")
     directory = open_run(run)
-    columns = directory.influence()
-    if columns is None or not len(columns["id"]):
-        raise UserError(
-            f"{run} has no influence table: its method records none, or no task is finished; "
-            "run a metasp method, or er, mir, gss or gmed with --observe 1."
-        )
-    return columns, directory.noise()
+    told = read_scores(directory)
+    way = told.way(by)
+    places = told.scores.suspects(way, top)
+    expected = told.scores.expected(way)
+    rows = [told.row(int(place)) for place in places]
+    why = add_origins(rows, directory.spec(), data)
+    if as_json or form == "json":
+        about = {"run": str(run), "by": way, "examples": len(told.scores.ids)}
+        found = {"expected": expected, "suspects": rows, "quality": told.found()}
+        print(json.dumps({**about, **found}))
+    elif form == "csv":
+        sys.stdout.write(as_csv(rows, way))
+    else:
+        show(told, rows, way, expected, top)
+    if why is not None:
+        print(f"note: the files are not named: {why}", file=sys.stderr)
 
 
-def row_of(
-    scores: Scores, place: int, wrong: Mapping[int, int], noise: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """One suspect in plain values; numbers that are not known are None."""
-    identity = int(scores.ids[place])
-    row: dict[str, Any] = {
-        "id": identity,
-        "task": int(scores.tasks[place]),
-        "label": int(scores.labels[place]),
-    }
-    for way in WAYS:
-        value = float(scores.ways[way][place])
-        row[way] = None if value != value else round(value, 6)
-    if noise is not None:
-        row["true_label"] = wrong.get(identity, row["label"])
-    return row
+def add_origins(rows: list[Row], spec: RunSpec, data: Path | None) -> str | None:
+    """Name the file or row of each suspect; or one sentence about why that cannot be done."""
+    if not rows or not (spec.benchmark.startswith(OWN_FILES) or data is not None):
+        return None
+    from metasp.benchmarks.origin import origins_of  # torch comes with it
+
+    found, why = origins_of(spec, data, [row["id"] for row in rows])
+    for row in rows:
+        if row["id"] in found:
+            row["file"], row["row"] = found[row["id"]]
+    return why
 
 
-def suspects_table(rows: list[dict[str, Any]], by: str, total: int) -> Table:
+def show(told: RunScores, rows: list[Row], way: str, expected: int, top: int | None) -> None:
+    console = text_console()
+    total = len(told.scores.ids)
+    shown = rows if top is not None else rows[:SHOWN]
+    if shown:
+        console.print(suspects_table(told, shown, way))
+    share = f"{100 * expected / total:.1f}%"
+    console.print(
+        f"By {way}, about {expected} of {total} labels ({share}) look wrong; where a network has "
+        "not learned its data, or a class is mostly wrong, this is a rough guess.",
+        soft_wrap=True,
+    )
+    if len(shown) < len(rows):
+        console.print(f"{len(rows) - len(shown)} more: --top N, or --format csv.")
+    found = told.found()
+    if found is not None:
+        console.print(quality_table(found, len(told.wrong or ())))
+
+
+def suspects_table(told: RunScores, rows: list[Row], way: str) -> Table:
     table = Table(
-        title=f"{len(rows)} of {total} examples, the most suspect first (by {by})",
+        title=f"the {len(rows)} most suspect of {len(told.scores.ids)} examples, by {way}",
         title_justify="left",
-        caption="influence > 0 hurts; influence and loss are relative to the mean of their task",
+        caption=f"{way}: {WAYS[way]}",
         caption_justify="left",
     )
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="right")
+    placed = any("file" in row for row in rows)
+    names = ["id", "task", "label", "the model says", way]
+    names += ["where"] * placed + ["true label"] * (told.wrong is not None)
+    for name in names:
+        table.add_column(name, justify="right" if name in ("id", "task", way) else "left")
     for row in rows:
-        shown = {**row, "task": row["task"] + 1}  # people count tasks from 1
-        cells = [f"{v:.3f}" if isinstance(v, float) else "–" if v is None else str(v)
-                 for v in shown.values()]  # fmt: skip
+        value = row[way]
+        cells = [
+            str(row["id"]),
+            str(row["task"] + 1),  # people count tasks from 1
+            str(row["label_name"]),
+            row["predicted_name"] or "–",
+            "–" if value is None else f"{value:.3f}",
+        ]
+        if placed:
+            cells.append(where(row))
+        if told.wrong is not None:
+            cells.append(row["true_name"])
         odd = row.get("true_label", row["label"]) != row["label"]
         table.add_row(*cells, style="bold" if odd else None)
     return table
 
 
-def quality_table(found: Mapping[str, Mapping[str, float | None]], wrong: int) -> Table:
-    table = Table(title=f"finding the {wrong} wrong labels", title_justify="left")
-    for name in ("by", "precision, %", "area under ROC", "of them scored, %"):
+def where(row: Row) -> str:
+    if "file" not in row:
+        return "–"
+    return row["file"] if row["row"] is None else f"{row['file']}, row {row['row']}"
+
+
+def quality_table(found: Mapping[str, Mapping[str, Any]], wrong: int) -> Table:
+    table = Table(
+        title=f"finding the {wrong} wrong labels",
+        title_justify="left",
+        caption=DEFINITIONS,
+        caption_justify="left",
+    )
+    columns = {
+        "precision at N, %": "precision",
+        "area under ROC": "area",
+        "listed": "listed",
+        "precision, %": "listed_precision",
+        "recall, %": "listed_recall",
+        "of them scored, %": "scored",
+    }
+    for name in ("by", *columns):
         table.add_column(name, justify="left" if name == "by" else "right")
     for way, entry in found.items():
-        precision, area, scored = (entry[key] for key in ("precision", "area", "scored"))
-        table.add_row(
-            way,
-            "–" if precision is None else f"{100 * precision:.1f}",
-            "–" if area is None else f"{area:.3f}",
-            "–" if scored is None else f"{100 * scored:.1f}",
-        )
+        cells = []
+        for name, key in columns.items():
+            value = entry[key]
+            as_percent = name.endswith("%")
+            words = f"{100 * value:.1f}" if value is not None and as_percent else value
+            cells.append("–" if value is None else f"{words:.3f}" if key == "area" else str(words))
+        table.add_row(way, *cells)
     return table

@@ -37,12 +37,13 @@ class Tally:
         """Enter (n, quantities) values of the examples of these ids, NaN where unknown, and the
         classes (n,) that the model gives them; ids of other tasks do not count."""
         place, known = self.rows(ids)
-        rows, entered = place[known], values[known].double()
-        there = ~entered.isnan()
-        self.sums.index_add_(0, rows, entered.nan_to_num_())
+        mine = known.nonzero()[:, 0]  # once: a mask is searched anew at each use
+        rows, entered = place[mine], values[mine]
+        there = entered == entered  # what is not NaN
+        self.sums.index_add_(0, rows, entered.double().nan_to_num_())
         self.counts.index_add_(0, rows, there.long())
         if predicted is not None:
-            self.predicted[rows] = predicted[known]
+            self.predicted[rows] = predicted[mine]
 
     def means(self, ids: Tensor, quantity: str) -> Tensor:
         """The mean of one quantity of the examples of these ids (n,); NaN: never known."""
@@ -80,6 +81,6 @@ def are_classes(outputs: Tensor, labels: Tensor) -> bool:
 
 def margins(outputs: Tensor, labels: Tensor) -> Tensor:
     """The logit of each row's label less the largest other, shape (n,)."""
-    own = outputs.gather(1, labels[:, None])
-    others = outputs.scatter(1, labels[:, None], -torch.inf)
-    return own[:, 0] - others.amax(1)
+    places = labels[:, None]
+    others = outputs.scatter(1, places, -torch.inf)
+    return outputs.gather(1, places)[:, 0] - others.amax(1)

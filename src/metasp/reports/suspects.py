@@ -1,126 +1,104 @@
-"""Which examples are most likely mislabelled, by their influence and by their loss."""
+"""The suspects of a stored run, as rows with the names that people know them by."""
 
-from collections.abc import Collection, Mapping, Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from metasp.corrections import as_cell
+from metasp.errors import UserError, unknown
+from metasp.store import RunDir
+from metasp.suspects import NO_CLASS, WAYS, Scores, quality, score_examples
 
-Array = np.ndarray[Any, Any]
-WAYS = ("influence", "loss", "both")
+Row = dict[str, Any]
+
+DEFINITIONS = (
+    "precision at N: of the N most suspect the part that is wrong, N being the number of wrong "
+    "labels that have a value (it is then the recall too). area: the chance that a wrong label is "
+    "more suspect than a right one. listed: how many are expected to be wrong; precision and "
+    "recall there: the part of these that is wrong, and the part of all wrong labels among them."
+)
 
 
 @dataclass(frozen=True)
-class Scores:
-    """One row per example id, ascending; the higher a score the more suspect. NaN: not known."""
+class RunScores:
+    """How suspect each example of a run is, and what is known of the truth: the true label of each
+    id whose label is wrong on purpose; None where nobody knows."""
 
-    ids: Array
-    labels: Array
-    tasks: Array  # the first task an example was seen in
-    ways: Mapping[str, Array]
+    scores: Scores
+    class_names: tuple[str, ...]
+    wrong: Mapping[int, int] | None
 
-    def order(self, way: str) -> Array:
-        """Rows from the most to the least suspect; unknown ones last, ties by id."""
-        return np.argsort(-np.nan_to_num(self.ways[way], nan=-np.inf), kind="stable")
+    def name(self, label: int) -> str | None:
+        """What a class is called; None for no class."""
+        if label == NO_CLASS:
+            return None
+        return self.class_names[label] if label < len(self.class_names) else str(label)
 
+    def way(self, by: str | None) -> str:
+        """The way asked for, or the best that is known."""
+        if by is None:
+            return self.scores.best
+        if by not in WAYS:
+            raise unknown("way to rank", by, WAYS)
+        return by
 
-def score_examples(columns: Mapping[str, Sequence[Any]]) -> Scores:
-    """Suspicion of each example of an influence table.
+    def row(self, place: int) -> Row:
+        """One example in plain values; what is not known is None."""
+        identity, label, guess = (
+            int(column[place])
+            for column in (self.scores.ids, self.scores.labels, self.scores.predicted)
+        )
+        row: Row = {
+            "id": identity,
+            "task": int(self.scores.tasks[place]),
+            "label": label,
+            "label_name": self.name(label),
+            "predicted": None if guess == NO_CLASS else guess,
+            "predicted_name": self.name(guess),
+        }
+        for way in WAYS:
+            value = float(self.scores.ways[way][place])
+            row[way] = None if value != value else round(value, 6)
+        if self.wrong is not None:
+            row["true_label"] = self.wrong.get(identity, label)
+            row["true_name"] = self.name(row["true_label"])
+        return row
 
-    A positive influence raises a validation loss, as a wrong label does; so does a high loss of
-    its own. Values of different tasks and sources differ in scale: each is divided by the mean
-    size in its group, which keeps the sign, before an example's rows are averaged by how often it
-    was met. `both` is the mean of the two percentile ranks."""
-    ids = np.asarray(columns["id"], dtype=np.int64)
-    unique, first, place = np.unique(ids, return_index=True, return_inverse=True)
-    tasks = np.asarray(columns["task"], dtype=np.int64)
-    groups = [f"{task}/{source}" for task, source in zip(tasks, columns["source"])]
-    counts = np.maximum(np.asarray(columns["count"], dtype=np.float64), 1)
-    values = {"influence": own_influence(columns), "loss": column(columns, "loss")}
-    ways = {
-        way: averaged(scaled(numbers, groups), counts, place, len(unique))
-        for way, numbers in values.items()
-    }
-    ways["both"] = mean_known([percentiles(numbers) for numbers in ways.values()])
-    earliest = np.full(len(unique), np.iinfo(np.int64).max)
-    np.minimum.at(earliest, place, tasks)
-    labels = np.asarray(columns["label"], dtype=np.int64)[first]
-    return Scores(unique, labels, earliest, ways)
-
-
-def own_influence(columns: Mapping[str, Sequence[Any]]) -> Array:
-    """Influence on the validation examples of an example's own kind, where a wrong label does its
-    harm: on Plasticity while it is new, on Stability once it is in memory."""
-    new = np.asarray([source == "new" for source in columns["source"]], dtype=bool)
-    return np.where(new, column(columns, "plasticity"), column(columns, "stability"))
-
-
-def column(columns: Mapping[str, Sequence[Any]], name: str) -> Array:
-    """A column as numbers; NaN where there is none."""
-    given = columns.get(name, [None] * len(columns["id"]))
-    return np.asarray([np.nan if v is None else v for v in given], dtype=np.float64)
-
-
-def mean_known(parts: Sequence[Array]) -> Array:
-    """Row by row the mean of what is known; NaN where nothing is."""
-    stacked = np.stack(parts)
-    counts = np.isfinite(stacked).sum(0)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.nansum(stacked, axis=0) / np.where(counts, counts, np.nan))
+    def found(self) -> dict[str, Any] | None:
+        """How well each way that knows anything finds the wrong labels, where these are known."""
+        if self.wrong is None:
+            return None
+        known = [way for way in WAYS if (self.scores.ways[way] == self.scores.ways[way]).any()]
+        return {way: quality(self.scores, way, self.wrong) for way in known}
 
 
-def scaled(values: Array, groups: Sequence[str]) -> Array:
-    """Values over the mean size of those in the same group; zero stays zero."""
-    out = values.copy()
-    names = np.asarray(groups, dtype=object)
-    for group in set(groups):
-        inside = names == group
-        sizes = np.abs(values[inside])
-        size = sizes[np.isfinite(sizes)].mean() if np.isfinite(sizes).any() else 0.0
-        out[inside] = values[inside] / (size or 1.0)
-    return out
+def read_scores(run: RunDir) -> RunScores:
+    """The scores of a run's examples, or one sentence about why there are none."""
+    scores = score_examples(run.scores(), run.influence())
+    if not len(scores.ids):
+        raise UserError(
+            f"{run.path} has no scores of examples yet: no task of it is finished, or its method "
+            "does not train by `learner.update`."
+        )
+    names = tuple(str(name) for name in (run.result() or {}).get("class_names") or ())
+    noise = run.noise()
+    wrong = None if noise is None else dict(zip(noise["id"], noise["true_label"]))
+    return RunScores(scores, names, wrong)
 
 
-def averaged(values: Array, weights: Array, place: Array, size: int) -> Array:
-    """Weighted mean of the known values that share a place, shape (size,)."""
-    fine = np.isfinite(values)
-    total = np.bincount(place[fine], (values * weights)[fine], minlength=size)
-    weight = np.bincount(place[fine], weights[fine], minlength=size)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(total / weight)
-
-
-def percentiles(values: Array) -> Array:
-    """Ranks from 0 to 1 of the known values, ties at their middle; NaN stays."""
-    out = np.full(len(values), np.nan)
-    fine = np.isfinite(values)
-    out[fine] = (ranks(values[fine]) - 0.5) / fine.sum()
-    return out
-
-
-def ranks(values: Array) -> Array:
-    """Places from 1 on, ties at the middle of theirs, shape (n,)."""
-    _, group, size = np.unique(values, return_inverse=True, return_counts=True)
-    middle = np.cumsum(size) - (size - 1) / 2
-    return np.asarray(middle[group])
-
-
-def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float | None]:
-    """How well a score finds the ids known to be wrong: the part of them among as many of the
-    most suspect (precision), the area under the ROC curve, and the part that was scored."""
-    fine = np.isfinite(scores.ways[way])
-    values, bad = scores.ways[way][fine], np.isin(scores.ids[fine], list(wrong))
-    count = int(bad.sum())
-    result: dict[str, float | None] = {
-        "precision": None,
-        "area": None,
-        "scored": count / len(wrong) if wrong else None,
-    }
-    if count:
-        top = np.argsort(-values, kind="stable")[:count]
-        result["precision"] = float(bad[top].mean())
-    if 0 < count < len(bad):
-        from sklearn.metrics import roc_auc_score  # slow to load, and needed for this alone
-
-        result["area"] = float(roc_auc_score(bad, values))
-    return result
+def as_csv(rows: Sequence[Row], by: str) -> str:
+    """Rows as a file that `--exclude` and, with corrected labels, `--relabel` and `--verified`
+    take: classes by their names."""
+    names = ["id", "label", "predicted", by, "task", "file", "row"]
+    if rows and "true_label" in rows[0]:
+        names.append("true_name")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(names)
+    for row in rows:
+        named = {**row, "label": row["label_name"], "predicted": row["predicted_name"]}
+        cells = [named.get(name) for name in names]
+        writer.writerow([as_cell(cell) if isinstance(cell, str) else cell for cell in cells])
+    return out.getvalue()
