@@ -35,7 +35,11 @@ from mutmut.workers.isolation import get_mutant_runner
 
 ROOT = Path(__file__).parent.parent
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.toml"
-PRELOADED = ("torch._dynamo", "sklearn.datasets", "sklearn.cluster", "scipy.stats")  # by each fork
+# Imported once for all forks. What is to be mutated is not: some of it runs when it is imported.
+PRELOADED = (
+    "hypothesis", "pyarrow.compute", "pyarrow.parquet", "pytest", "rich.console",
+    "safetensors.numpy", "scipy.stats", "sklearn.cluster", "sklearn.datasets", "torch._dynamo",
+)  # fmt: skip
 NOTICED = ("killed", "timeout", "segfault", "suspicious")
 
 
@@ -59,10 +63,12 @@ def room_of(name: str) -> str:
 
 
 def judges(name: str, seconds: float) -> list[str]:
-    """The tests that reach the mutated function, in the order in which they are asked."""
-    took = state().duration_by_test
+    """The tests that reach the mutated function, in the order in which they are asked; all of its
+    room where that is not known, as of a function that is called when its module is imported."""
+    took, room = state().duration_by_test, room_of(name)
     reaching = state().tests_by_mangled_function_name.get(mangled_name_from_mutant_name(name), ())
-    room = room_of(name)
+    if len(reaching) < 2:
+        reaching = {*reaching, *(test for test in took if room in test)}
     ordered = sorted(reaching, key=lambda test: (room not in test, took[test], test))
     chosen, spent = list[str](), 0.0
     for test in ordered:

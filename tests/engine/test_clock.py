@@ -28,6 +28,9 @@ def test_what_is_left_goes_by_the_measured_time_of_each_kind_of_step(monkeypatch
     time.now += 1.0  # a test of the model: all else costs half as much as the steps
     # A kind not met yet costs nine plain steps, as it says of itself.
     assert clock.left(left) == pytest.approx(1.5 * (10 * 0.5 + 2 * 9 * 0.5))
+    # Costs are relative: were all twice as large, nothing would change.
+    twice = {"plain": (10, 2.0), "influence": (2, 18.0)}
+    assert clock.left(twice) == pytest.approx(clock.left(left))
     for _ in range(2):
         clock.saw(taken("influence", 3.0))
     time.now += 9.0

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 import torch
 
 import metasp.engine.trainer as engine
 from metasp.engine import build_trainer
 from tests.helpers import final_weights, finish, outcome
+from tests.methods.worlds import digits
 
 
 def test_it_is_what_the_stored_model_says(tiny):
@@ -52,3 +54,30 @@ def test_a_run_without_influences_does_not_look(tiny, monkeypatch):
     run = finish(tiny(method="er"))
     assert run.influence() is None
     assert sorted(run.memory_tables()) == [0, 1, 2, 3, 4]
+
+
+def test_a_task_s_table_says_of_each_example_where_it_came_from_and_whether_it_stays(tiny):
+    run = finish(tiny(method="metasp-rehsel"))
+    found, memory, tasks = run.influence(), run.memory_tables(), tiny().benchmark.tasks
+    own = [set(task.train.ids.tolist()) for task in tasks]
+    label = {int(i): int(y) for t in tasks for i, y in zip(t.train.ids, t.train.labels)}
+    sources = set()
+    for task, name, source, kept, given in zip(
+        *(found[column] for column in ("task", "id", "source", "kept", "label"))
+    ):
+        assert source == ("new" if name in own[task] else "memory")
+        assert kept == (name in memory[task]["id"])
+        assert given == label[name]
+        sources.add((task > 0, source))
+    assert {(True, "new"), (True, "memory")} <= sources
+
+
+@pytest.mark.parametrize(("outputs", "known"), [(2, False), (3, False), (4, True)])
+def test_a_head_without_a_place_for_every_class_predicts_nothing(outputs, known):
+    """Its rows are no scores of the classes 0 to 3."""
+    trainer = digits("metasp", limit_per_class=3)
+    learner, seen = trainer.learner, trainer.tasks[:2]
+    learner.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs))
+    ids = [*seen[0].train.ids.tolist(), *seen[1].train.ids[:1].tolist(), 10**6]
+    found = engine.predicted_labels(learner, seen, ids)
+    assert [label is not None for label in found] == [known] * (len(ids) - 1) + [False]

@@ -111,6 +111,30 @@ def test_learned_anchors_would_be_forgotten_more(backbone):
     assert worth(anchors).sum() > worth(starts.inputs).sum() + 1e-6
 
 
+def test_the_slope_of_an_anchor_is_its_formula():
+    """∇x of ℓ(forgetful) − ℓ(now) − γ‖feature − mean feature‖², by plain autograd on copies."""
+    trainer = with_anchors(settings={"feature_weight": 0.7, "anchor_steps": 1}, backbone="mlp")
+    method, learner = trainer.method, trainer.learner
+    starts, forgetful = method.starts(trainer.tasks[1]), method.forgetful()
+    now, later = copy.deepcopy(learner.model), copy.deepcopy(learner.model)
+    later.load_state_dict(forgetful, strict=False)
+    x = starts.inputs.clone().requires_grad_()
+    worth = learner.loss_fn(later(x), starts.labels) - learner.loss_fn(now(x), starts.labels)
+    worth = worth - 0.7 * (now.features(x) - method.mean_feature).square().sum(1)
+    (wanted,) = torch.autograd.grad(worth.sum(), x)
+    torch.testing.assert_close(method.slope(starts, forgetful), wanted, atol=1e-6, rtol=1e-4)
+
+
+def test_a_parameter_that_no_prediction_needs_stays_out():
+    trainer = with_anchors(settings={"anchor_steps": 1})
+    learner = trainer.learner
+    learner.model.unused = torch.nn.Parameter(torch.ones(3))
+    learner.optimizer.add_param_group({"params": [learner.model.unused]})
+    trainer.method.step(trainer.tasks[2].train.take(ROWS), None)
+    assert learner.model.unused.grad is None
+    assert learner.model.unused.tolist() == [1, 1, 1]
+
+
 def test_the_forgetful_copy_is_an_epoch_of_sgd_on_the_memory_and_leaves_no_trace():
     trainer = digits("hal", backbone="mlp", momentum=0.9, memory=10, memory_batch=4)
     train(trainer, 8)

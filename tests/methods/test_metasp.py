@@ -25,6 +25,8 @@ from metasp.methods.weighting import (
 )
 from metasp.types import Batch, Examples, Streams
 from tests.helpers import final_weights, finish, outcome
+from tests.methods.worlds import digits, weights
+from tests.methods.worlds import finish as finish_trainer
 
 SCHEDULED = {"epochs": 3, "selection": "task-balanced"}
 
@@ -355,3 +357,31 @@ def test_on_digits_it_is_far_above_finetuning(tiny):
     plain = outcome(finish(tiny("b", method="finetune", **full)))["class_il"]["A_inf"]
     assert plain < 0.25
     assert meta > 0.7
+
+
+def test_dealt_weights_come_from_a_stream_of_their_own():
+    """Neither the global random state nor another stream has a say in them, or moves."""
+    ends = []
+    for seed in (1, 2):
+        trainer = digits("metasp", settings={"shuffle_influence": True}, limit_per_class=4, tasks=2)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        events = finish_trainer(trainer)
+        assert torch.equal(before, torch.get_rng_state())
+        ends.append((events, weights(trainer)))
+    assert ends[0][0] == ends[1][0]
+    assert torch.equal(ends[0][1], ends[1][1])
+    plain = digits("metasp", limit_per_class=4, tasks=2)
+    finish_trainer(plain)
+    assert not torch.equal(weights(plain), ends[0][1])
+
+
+def test_features_are_what_the_head_sees():
+    learner = digits("er").learner
+    learner.model.eval()
+    x = torch.rand(3, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(learner.features(x), learner.model.features(x))
+        assert learner.features(x).shape[1] == learner.model.head.in_features
+        learner.model = torch.nn.Sequential(torch.nn.Flatten(0, 0), learner.model)
+        torch.testing.assert_close(learner.features(x), learner.outputs(x))

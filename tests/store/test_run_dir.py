@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from metasp.errors import UserError
-from metasp.events import TaskFinished
+from metasp.events import RunFinished, TaskFinished
 from metasp.experiment import Interrupted
 from metasp.metrics import SCENARIOS
 from metasp.spec import RunSpec
@@ -99,10 +99,12 @@ def test_a_log_shorter_than_its_checkpoint_is_refused_before_training(tiny):
     with pytest.raises(Interrupted):
         finish(experiment)
     log = experiment.directory.path / "events.jsonl"
-    log.write_bytes(log.read_bytes()[:40])
-    with pytest.raises(UserError, match=r"events are lost: .* --force"):
-        finish(tiny())
-    assert len(log.read_bytes()) == 40
+    content = log.read_bytes()
+    for left in (content[:-1], content[:40]):
+        log.write_bytes(left)
+        with pytest.raises(UserError, match=r"events are lost: .* --force"):
+            finish(tiny())
+        assert log.read_bytes() == left
     assert finish(tiny(options={"force": True})).result()
 
 
@@ -267,6 +269,36 @@ def test_a_checkpoint_of_another_version_is_left_as_it_is(tiny, monkeypatch):
     with pytest.raises(UserError, match="has format 1 and this version of metasp reads 2"):
         finish(tiny())
     assert {path.name for path in (run.path / "checkpoint").iterdir()} == before
+
+
+def test_opening_a_run_clears_what_a_killed_process_left(tmp_path):
+    spec = RunSpec()
+    run = RunDir(tmp_path / spec.name)
+    with run.open(spec):
+        pass
+    (run.path / "checkpoint").mkdir()
+    left = [run.path / "checkpoint" / ".000001.json.12.tmp", run.path / ".result.json.3.tmp"]
+    page = run.path / ".explorer.html.1.tmp"  # made without the lock: it may be on its way
+    for path in (*left, page):
+        path.write_text("")
+    with run.open(spec):
+        assert [path.exists() for path in (*left, page)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"event": "Evaluated", "task": 0}', '{"task": 0}', "[]", "{", '{"event": "RunFinished"}'],
+)
+def test_a_log_that_lacks_what_is_read_of_it_is_damaged(tmp_path, line):
+    spec = RunSpec()
+    run = RunDir(tmp_path / spec.name)
+    with run.open(spec):
+        run.append(RunFinished(5, 1.5))
+        assert run.events() == [{"event": "RunFinished", "tasks": 5, "seconds": 1.5}]
+    with open(run.path / "events.jsonl", "a") as log:
+        log.write(line + "\n")
+    with pytest.raises(UserError, match=r"events.jsonl is damaged .*metasp run .*--force"):
+        run.events()
 
 
 def test_a_task_that_is_done_again_replaces_its_rows(tmp_path):
