@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metasp.errors import UserError
-from metasp.spec import RunSpec
+from metasp.spec import RunSpec, fields_with
 
 
 @given(
@@ -58,6 +58,14 @@ def test_what_came_late_is_stored_only_where_it_is_used():
         "label_noise": 0.3, "label_noise_kind": "junk", "imbalance": 0.5,
     }  # fmt: skip
     assert RunSpec.from_dict(dirty.as_dict()) == dirty
+
+
+def test_every_field_says_what_it_is_for():
+    roles = ("data", "labels", "method", "memory", "model", "training", "machine", "seed")
+    by_role = [fields_with(RunSpec, role=role) for role in roles]
+    assert sum(map(len, by_role)) == len(fields(RunSpec))
+    assert all(by_role)
+    assert fields_with(RunSpec, owner="method") == ("selection", "lr", "momentum", "weight_decay")
 
 
 def test_a_list_is_as_good_as_a_tuple():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, NotRequired, TypedDict, Unpack, cast
 
 from metasp.benchmarks import Benchmark
 from metasp.console import text_console
@@ -41,6 +41,7 @@ class RunResult(TypedDict):
     task_il: Scores
     seconds: Seconds
     environment: dict[str, str | int]
+    defaults: NotRequired[dict[str, object]]  # what the method does unless told otherwise
 
 
 def run(

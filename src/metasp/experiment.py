@@ -19,6 +19,7 @@ from metasp.engine import Trainer, build_trainer
 from metasp.engine.from_spec import complete
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
+from metasp.methods import usual_here
 from metasp.metrics import SCENARIOS, scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -112,7 +113,8 @@ class Experiment:
     def _result(self) -> dict[str, Any]:
         result = summarise(self.directory.events())
         names = list(self.benchmark.source.class_names)
-        told = {"spec": self.spec.as_dict(), "class_names": names}
+        usual = usual_here(self.spec.method, self.spec.epochs, self.spec.memory)
+        told = {"spec": self.spec.as_dict(), "defaults": usual, "class_names": names}
         whole = {**told, **result, "environment": environment()}
         return marked(whole, len(self._gone), undisturbed=False) if self._gone else whole
 
@@ -130,8 +132,15 @@ def prepare(
         benchmark = load_benchmark(spec, data)
     else:
         spec, benchmark = dealt_again(benchmark, spec)
-    done = complete(spec, benchmark)
+    done = as_stored(runs, *(complete(spec, benchmark, rules) for rules in (True, False)))
     return Experiment(done, benchmark, RunDir(runs / done.name), **options)
+
+
+def as_stored(runs: Path, spec: RunSpec, before: RunSpec) -> RunSpec:
+    """A complete spec; or, where the runs hold it in the form of before, that one, so that an older
+    run is found finished or continued, under its own name."""
+    there = (runs / before.name / "spec.toml").exists() and not (runs / spec.name).exists()
+    return before if there else spec
 
 
 def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,15 +19,33 @@ from metasp.errors import UserError, unknown
 LARGEST = 1e30  # what is computed with in single precision must not overflow there
 
 
-def setting(default: Any, help: str, *, least: float | None = None, most: float | None = None,
-            choices: tuple[str, ...] = (), late: bool = False) -> Any:  # fmt: skip
-    """A dataclass field that carries its help, its bounds and its choices. A `late` one came when
-    runs were stored already: at its default it is left out of the stored spec, so that they keep
-    their names, and that default can never change."""
-    about = {"help": help, "least": least, "most": most, "choices": choices, "late": late}
+def setting(
+    default: Any, help: str, *, role: str = "", owner: str = "", protocol: bool = False,
+    min: float | None = None, max: float | None = None, choices: tuple[str, ...] = (),
+    late: bool = False,
+) -> Any:  # fmt: skip
+    """A dataclass field that carries all that is to be known of it: its help, bounds and choices,
+    and what it is for. Whoever needs a list of names asks `fields_with`.
+
+    `role`: of a run "data", "labels", "method", "memory", "model", "training", "machine" or
+    "seed"; of a method's settings "schedule" where it divides the epochs. `owner`: who gives the
+    default where nobody is told one, "method" or "backbone". `protocol`: named below a table. A
+    `late` one came when runs were stored already: at its default it is left out of the stored
+    spec, so that they keep their names, and that default can never change."""
+    about = {"help": help, "role": role, "owner": owner, "protocol": protocol, "min": min,
+             "max": max, "choices": choices, "late": late}  # fmt: skip
     if callable(default):
         return field(default_factory=default, metadata=about)
     return field(default=default, metadata=about)
+
+
+def fields_with(settings: Any, **facts: object) -> tuple[str, ...]:
+    """The names of the fields of which all these facts are so, as they are declared."""
+    return tuple(
+        entry.name
+        for entry in fields(settings)
+        if all(entry.metadata.get(fact) == value for fact, value in facts.items())
+    )
 
 
 def like(owner: type, name: str, **changes: Any) -> Any:
@@ -43,39 +61,61 @@ def like(owner: type, name: str, **changes: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """One run. None means "the benchmark's, method's or backbone's own default"; a stored spec
-    has none of those left, so a changed default can never change the meaning of an old file. (A
-    method's own setting may stay None where it follows from others, such as memory / 10.)"""
+    has none of those left, so a changed default can never change the meaning of an old file."""
 
-    benchmark: str = setting("split-digits", "Where the stream of tasks comes from.")
-    data_digest: str | None = setting(None, "Content digest of the data (filled in by the run).")
-    tasks: int | None = setting(None, "Number of tasks the classes are dealt to.", least=1)
+    benchmark: str = setting("split-digits", "Where the stream of tasks comes from.", role="data")
+    data_digest: str | None = setting(
+        None, "Content digest of the data (filled in by the run).", role="data"
+    )
+    tasks: int | None = setting(
+        None, "Number of tasks the classes are dealt to.", min=1, role="data"
+    )
     classes_per_task: tuple[int, ...] = setting(
-        tuple, "Classes of each task where they are not equal, such as 4,3,3."
+        tuple,
+        "Classes of each task where they are not equal, such as 4,3,3.",
+        role="data",
+        protocol=True,
     )
     class_order: str = setting(
-        "fixed", "Order in which classes appear: fixed, shuffled, or their numbers: 3,0,2,1."
+        "fixed",
+        "Order in which classes appear: fixed, shuffled, or their numbers: 3,0,2,1.",
+        role="data",
+        protocol=True,
     )
     split_by: str | None = setting(
         None,
         "What makes a task: class; or, with the same classes in every task, order (of the "
         "rows) or column:NAME.",
+        role="data",
     )
     limit_per_class: int | None = setting(
-        None, "Train examples per class of a task at most.", least=1
+        None, "Train examples per class of a task at most.", min=1, role="data", protocol=True
     )
-    image_size: int | None = setting(None, "Resize pictures to N×N pixels.", least=4, most=1024)
-    colour: str | None = setting(None, "Make pictures grey or rgb.", choices=("grey", "rgb"))
-    label_column: str | None = setting(None, "Column of the table that holds the label.")
+    image_size: int | None = setting(
+        None, "Resize pictures to N×N pixels.", min=4, max=1024, role="data", protocol=True
+    )
+    colour: str | None = setting(
+        None, "Make pictures grey or rgb.", choices=("grey", "rgb"), role="data"
+    )
+    label_column: str | None = setting(
+        None, "Column of the table that holds the label.", role="data"
+    )
     true_label_column: str | None = setting(
-        None, "Column that holds the true label, for scoring and for test data alone."
+        None, "Column that holds the true label, for scoring and for test data alone.", role="data"
     )
     labels: str | None = setting(
         None,
         "CSV or Parquet file of other train labels (id, label or --label-column); those of the "
         "data become the true ones.",
+        role="data",
     )
     label_noise: float = setting(
-        0.0, "Part of the train labels that is replaced by wrong ones.", least=0, most=1
+        0.0,
+        "Part of the train labels that is replaced by wrong ones.",
+        min=0,
+        max=1,
+        role="data",
+        protocol=True,
     )
     label_noise_kind: str = setting(
         "symmetric",
@@ -84,55 +124,95 @@ class RunSpec:
         "class (junk).",
         choices=("symmetric", "one-sided", "pairs", "junk"),
         late=True,
+        role="data",
+        protocol=True,
     )
     label_noise_scope: str = setting(
-        "task", "Wrong labels are other classes of the task, or of all seen.",
+        "task",
+        "Wrong labels are other classes of the task, or of all seen.",
         choices=("task", "seen"),
-    )  # fmt: skip
+        role="data",
+    )
     imbalance: float = setting(
-        1.0, "Share of its train examples that every other class of a task keeps.", least=0,
-        most=1, late=True,
-    )  # fmt: skip
+        1.0,
+        "Share of its train examples that every other class of a task keeps.",
+        min=0,
+        max=1,
+        late=True,
+        role="data",
+        protocol=True,
+    )
     trusted: int = setting(
         0,
         "Examples per class whose true labels are given, as if a person had verified them; they "
         "leave the stream and are pinned in the memory.",
-        least=0,
+        min=0,
         late=True,
+        role="labels",
     )
-    method: str = setting("metasp-rehsel", "How to learn; see `metasp list methods`.")
-    settings: Mapping[str, object] = setting(dict, "The method's own settings.")
-    memory: int = setting(200, "Examples the memory may hold.", least=0)
-    selection: str | None = setting(None, "What the memory keeps; see `metasp list selections`.")
+    method: str = setting(
+        "metasp-rehsel", "How to learn; see `metasp list methods`.", role="method"
+    )
+    settings: Mapping[str, object] = setting(dict, "The method's own settings.", role="method")
+    memory: int = setting(200, "Examples the memory may hold.", min=0, role="memory")
+    selection: str | None = setting(
+        None, "What the memory keeps; see `metasp list selections`.", role="memory", owner="method"
+    )
     rehearse_last: int | None = setting(
-        None, "Rehearse only in the last N epochs of a task; plain fine-tuning before.", least=1
+        None,
+        "Rehearse only in the last N epochs of a task; plain fine-tuning before.",
+        min=1,
+        role="training",
     )
     observe: int = setting(
         0,
         "Record influence, with this many pseudo steps, without using it (er, mir, gss, gmed).",
-        least=0,
+        min=0,
+        role="training",
     )
-    backbone: str = setting("convnet", "The network; see `metasp list backbones`.")
-    width: int | None = setting(None, "Channels (or units) of the first layer.", least=1,
-                               most=65_536)  # fmt: skip
-    epochs: int = setting(5, "Epochs per task.", least=1)
-    batch_size: int = setting(32, "New examples per step.", least=1)
-    memory_batch: int = setting(32, "Memory examples per step.", least=1)
-    lr: float | None = setting(None, "Learning rate of SGD.", least=0)
-    momentum: float | None = setting(None, "Momentum of SGD.", least=0, most=1)
-    weight_decay: float | None = setting(None, "Weight decay of SGD.", least=0)
+    backbone: str = setting(
+        "convnet", "The network; see `metasp list backbones`.", role="model", protocol=True
+    )
+    width: int | None = setting(
+        None,
+        "Channels (or units) of the first layer.",
+        min=1,
+        max=65_536,
+        role="model",
+        owner="backbone",
+        protocol=True,
+    )
+    epochs: int = setting(5, "Epochs per task.", min=1, role="training", protocol=True)
+    batch_size: int = setting(32, "New examples per step.", min=1, role="training", protocol=True)
+    memory_batch: int = setting(
+        32, "Memory examples per step.", min=1, role="memory", protocol=True
+    )
+    lr: float | None = setting(
+        None, "Learning rate of SGD.", min=0, role="training", owner="method"
+    )
+    momentum: float | None = setting(
+        None, "Momentum of SGD.", min=0, max=1, role="training", owner="method"
+    )
+    weight_decay: float | None = setting(
+        None, "Weight decay of SGD.", min=0, role="training", owner="method"
+    )
     lr_drop_at: tuple[int, ...] = setting(
-        tuple, "Epochs of each task at which the learning rate drops.", least=1
+        tuple, "Epochs of each task at which the learning rate drops.", min=1, role="training"
     )
-    lr_drop: float = setting(0.1, "Factor of each drop.", least=0, most=1)
-    augment: bool = setting(True, "Augment new examples where the benchmark knows how.")
-    augment_memory: bool = setting(True, "Augment replayed examples likewise.")
-    precision: str = setting("fp32", "Arithmetic of the forward pass.", choices=("fp32", "bf16"))
-    compile: bool = setting(False, "Compile the model (torch.compile).")
-    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps.")
-    threads: int = setting(2, "CPU threads; part of the spec as it changes last bits.", least=1,
-                           most=1024)  # fmt: skip
-    seed: int = setting(1231, "Seed of every random stream.", least=0)
+    lr_drop: float = setting(0.1, "Factor of each drop.", min=0, max=1, role="training")
+    augment: bool = setting(
+        True, "Augment new examples where the benchmark knows how.", role="training"
+    )
+    augment_memory: bool = setting(True, "Augment replayed examples likewise.", role="memory")
+    precision: str = setting(
+        "fp32", "Arithmetic of the forward pass.", choices=("fp32", "bf16"), role="machine"
+    )
+    compile: bool = setting(False, "Compile the model (torch.compile).", role="machine")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps.", role="machine")
+    threads: int = setting(
+        2, "CPU threads; part of the spec as it changes last bits.", min=1, max=1024, role="machine"
+    )
+    seed: int = setting(1231, "Seed of every random stream.", min=0, role="seed")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -266,12 +346,12 @@ def validate_field(owner: Any, entry: "Field[Any]") -> None:
         raise UserError(f"{entry.name} {value!r} is no plain text: rename what it names.")
     if about.get("choices") and value not in about["choices"]:
         raise unknown(entry.name, str(value), about["choices"])
-    least, most = about.get("least"), about.get("most")
+    low, high = about.get("min"), about.get("max")
     for number in value if isinstance(value, tuple) else (value,):
-        if (least is not None and number < least) or (most is not None and number > most):
-            bounds = f"at least {least:g}" if least is not None else f"at most {most:g}"
-            if least is not None and most is not None:
-                bounds = f"between {least:g} and {most:g}"
+        if (low is not None and number < low) or (high is not None and number > high):
+            bounds = f"at least {low:g}" if low is not None else f"at most {high:g}"
+            if low is not None and high is not None:
+                bounds = f"between {low:g} and {high:g}"
             raise UserError(f"{entry.name} must be {bounds}, not {number!r}.")
 
 

@@ -1,10 +1,11 @@
 """Run directories made in tests: real files with made-up numbers."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from metasp.methods import METHODS, complete_settings
+from metasp.methods import METHODS, settings_of, usual_here
 from metasp.metrics import scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -24,15 +25,18 @@ COMPLETE = {
 def spec_of(**changes) -> RunSpec:
     """A spec as a run stores it, with every default filled in."""
     method = changes.get("method", RunSpec().method)
-    settings = complete_settings(method, changes.get("settings", {}))
-    own = {"selection": METHODS[method].selection, **changes, "settings": settings}
-    return RunSpec(**{**COMPLETE, **own})
+    recipe, told = METHODS[method], {**COMPLETE, **changes}
+    own = settings_of(recipe, method, changes.get("settings", {}))
+    own = recipe.kind.filled_in(own, told.get("epochs", 5), told.get("memory", 200))
+    settings = {key: value for key, value in asdict(own).items() if value is not None}
+    return RunSpec(**{"selection": recipe.selection, **told, "settings": settings})
 
 
 def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 3) -> dict:
     """A lower triangle of accuracies around a level, different for each seed."""
     random = np.random.default_rng([spec.seed, round(1000 * level)])
-    result: dict = {"spec": spec.as_dict()}
+    usual = usual_here(spec.method, spec.epochs, spec.memory)
+    result: dict = {"spec": spec.as_dict(), "defaults": usual}
     for scenario in ("class_il", "task_il"):
         matrix = [
             [float(np.clip(level + random.normal(0, 0.02), 0, 1)) if k <= t else None

@@ -12,7 +12,7 @@ from metasp.benchmarks.arrays import array_source
 from metasp.benchmarks.benchmark import Benchmark, assemble
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError, unknown
-from metasp.spec import RunSpec
+from metasp.spec import RunSpec, fields_with
 from metasp.typed import SplitKeywords
 from metasp.types import Rows
 
@@ -20,9 +20,9 @@ Pairs = Dataset[object] | Sequence[tuple[object, object]]
 """Inputs with a label each."""
 
 PREFIX = "python:"
-SETTINGS = ("classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
-            "colour", "label_noise", "label_noise_kind", "label_noise_scope",
-            "imbalance")  # fmt: skip
+# Said otherwise, or not at all.
+NOT_HERE = ("benchmark", "tasks", "data_digest", "label_column", "true_label_column", "labels")
+SETTINGS = tuple(name for name in fields_with(RunSpec, role="data") if name not in NOT_HERE)
 
 
 def split(

@@ -1,7 +1,8 @@
 """Command-line flags made from settings dataclasses, so that each is written down once."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 from metasp.errors import unknown
 from metasp.folders import DATA_VARIABLE, RUNS, RUNS_VARIABLE
-from metasp.spec import RunSpec, field_types
+from metasp.spec import RunSpec, field_types, fields_with
 
 Command = Callable[..., Any]
 
@@ -79,6 +80,21 @@ class Numbers(click.ParamType[Any]):
             self.fail(f"{value!r} is not a list of whole numbers such as 10,20", param, ctx)
 
 
+class Plain(click.ParamType[Any]):
+    """A value of more than one kind: a number, true or false, or else text. Whoever it is for
+    decides whether that will do."""
+
+    name = "value"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value in ("true", "false"):
+            return value == "true"
+        for kind in (int, float):
+            with contextlib.suppress(ValueError, TypeError):
+                return kind(value)
+        return value
+
+
 def settings_options(owner: type, skip: Iterable[str] = ()) -> Callable[[Command], Command]:
     """One optional flag for each field of a settings dataclass; absent means not given."""
 
@@ -90,23 +106,24 @@ def settings_options(owner: type, skip: Iterable[str] = ()) -> Callable[[Command
     return decorate
 
 
-def field_option(owner: type, entry: "Field[Any]", note: str = "") -> Callable[[Command], Command]:
+def field_option(owner: type, entry: "Field[Any]") -> Callable[[Command], Command]:
     """The flag of one field."""
-    kinds = field_types(owner)[entry.name]
-    flag = f"--{entry.name.replace('_', '-')}"
-    about = entry.metadata
-    text = " ".join(
-        filter(None, [about.get("help", ""), allowed(entry), shown_default(entry), note])
-    )
-    if bool in kinds:
-        return click.option(f"{flag}/--no-{flag[2:]}", entry.name, default=None, help=text)
-    kind = next(
-        (kind for kind in (int, float, str) if kind in kinds), None
-    )  # a field of several kinds takes text and the dataclass decides
-    if kind is None or (str in kinds and len(set(kinds) - {type(None)}) > 1):
-        wanted: Any = Numbers() if str not in kinds else str
-        return click.option(flag, entry.name, type=wanted, default=None, help=text)
-    return click.option(flag, entry.name, type=kind, default=None, help=text)
+    return option(entry.name, field_types(owner)[entry.name], words_on(entry))
+
+
+def option(name: str, kinds: Sequence[Any], words: str) -> Callable[[Command], Command]:
+    """A flag that takes values of these kinds; absent means not given."""
+    flag = f"--{name.replace('_', '-')}"
+    if set(kinds) - {type(None)} == {bool}:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=words)
+    plain = [kind for kind in (bool, int, float, str) if kind in kinds]
+    wanted: Any = plain[0] if len(plain) == 1 else Plain() if plain else Numbers()
+    return click.option(flag, name, type=wanted, default=None, help=words)
+
+
+def words_on(entry: "Field[Any]") -> str:
+    parts = (entry.metadata.get("help", ""), allowed(entry), shown_default(entry))
+    return " ".join(filter(None, parts))
 
 
 def allowed(entry: "Field[Any]") -> str:
@@ -123,22 +140,21 @@ def shown_default(entry: "Field[Any]") -> str:
 
 
 def spec_options(function: Command) -> Command:
-    """The flags of a run: the spec's own, and those of every method's settings."""
+    """The flags of a run: the spec's own, and those of every method's settings. Where methods have
+    a setting of one name, it is one flag, which says what it is to each of them."""
     from metasp.methods import METHODS
 
-    owners: dict[str, list[str]] = {}
-    sample: dict[str, tuple[type, Field[Any]]] = {}
+    kinds: dict[str, set[Any]] = {}
+    meanings: dict[str, dict[str, list[str]]] = {}
     for name, recipe in METHODS.items():
         own = recipe.declared.Settings
         for entry in fields(own):
-            owners.setdefault(entry.name, []).append(name)
-            sample.setdefault(entry.name, (own, entry))
-    for key in sorted(owners, reverse=True):
-        function = field_option(*sample[key], note=f"[{', '.join(owners[key])}]")(function)
+            kinds.setdefault(entry.name, set()).update(field_types(own)[entry.name])
+            meanings.setdefault(entry.name, {}).setdefault(words_on(entry), []).append(name)
+    for key in sorted(meanings, reverse=True):
+        told = [f"{words} [{', '.join(names)}]" for words, names in meanings[key].items()]
+        function = option(key, [*kinds[key]], " ".join(told))(function)
     return settings_options(RunSpec, skip=("settings", "data_digest"))(function)
-
-
-OF_THE_METHOD = ("lr", "momentum", "weight_decay", "selection")
 
 
 def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
@@ -152,9 +168,28 @@ def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
         flags.setdefault("rehearse_last", flags.get("epochs", spec.epochs))
     # And it names what the method and the network gave it, which others do not get.
     if spec.data_digest is not None and flags.get("method", spec.method) != spec.method:
-        flags = {**dict.fromkeys(OF_THE_METHOD), **flags}
+        flags = {**dict.fromkeys(fields_with(RunSpec, owner="method")), **flags}
     if spec.data_digest is not None and flags.get("backbone", spec.backbone) != spec.backbone:
-        flags = {"width": None, **flags}
-    kept = spec.settings if flags.get("method", spec.method) == spec.method else {}
+        flags = {**dict.fromkeys(fields_with(RunSpec, owner="backbone")), **flags}
+    kept: Mapping[str, object] = {}
+    if flags.get("method", spec.method) == spec.method:
+        kept = without_rules(spec) if spec.data_digest is not None else spec.settings
     settings = {**kept, **{k: v for k, v in chosen.items() if k not in own}}
     return spec.with_(**flags, settings=settings)
+
+
+def without_rules(spec: RunSpec) -> dict[str, object]:
+    """The settings of a stored run less those that followed from its epochs and memory, which may
+    be others now."""
+    from metasp.methods import usual, usual_here
+
+    open_, here = usual(spec.method), {}
+    if open_:
+        here = usual_here(spec.method, spec.epochs, spec.memory)
+    followed = {
+        key: here[part][key]
+        for part in ("settings", "schedule")
+        for key, value in open_.get(part, {}).items()
+        if value is None
+    }
+    return {k: v for k, v in spec.settings.items() if k not in followed or followed[k] != v}

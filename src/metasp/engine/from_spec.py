@@ -1,6 +1,7 @@
 """From a complete spec and its benchmark to a trainer that stands at the start."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +11,7 @@ from metasp.benchmarks import Benchmark
 from metasp.engine.trainer import LearningRate, Trainer
 from metasp.errors import UserError
 from metasp.memory import Memory, selection
-from metasp.methods import Recipe, complete_settings, method_named, method_settings, settings_of
+from metasp.methods import Recipe, method_named, settings_of
 from metasp.methods.learner import Learner, Plan
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
@@ -20,9 +21,11 @@ GRADIENTS = "gradient-diverse"
 LARGE = 1_000_000  # slots of a memory that are cheap enough to stay empty
 
 
-def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
-    """Fill in every default that the benchmark, method or backbone owns, and check what only
-    they can check. Completing twice changes nothing."""
+def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec:
+    """Fill in every default that the benchmark, method or backbone owns and all that follows from
+    other settings, and check what only they can check. Completing twice changes nothing.
+
+    Without `rules` it is what was stored before specs said what follows from others."""
     recipe = method_named(spec.method)
     source = benchmark.source
     if spec.data_digest not in (None, source.digest):
@@ -30,6 +33,10 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
             f"the data of {spec.benchmark} is not what this run was started with (digest "
             f"{source.digest}, expected {spec.data_digest}): point --data to the same data."
         )
+    own = settings_of(recipe, spec.method, spec.settings)
+    if rules:
+        own = recipe.kind.filled_in(own, spec.epochs, spec.memory)
+    follows = recipe.kind.schedules or not rules
     done = spec.with_(
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
@@ -38,10 +45,10 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         momentum=first(spec.momentum, recipe.kind.momentum),
         weight_decay=first(spec.weight_decay, recipe.kind.weight_decay),
         selection=spec.selection or recipe.selection,
-        rehearse_last=spec.rehearse_last or spec.epochs,
+        rehearse_last=(spec.rehearse_last or spec.epochs) if follows else None,
         width=spec.width or default_width(spec.backbone),
         device=str(choose_device(spec.device)),
-        settings=complete_settings(spec.method, spec.settings),
+        settings={key: value for key, value in asdict(own).items() if value is not None},
     )
     check_sense(spec.method, recipe, spec, spec.observe)
     if recipe.selection is not None and done.memory < source.classes:
@@ -166,7 +173,8 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         channels_last=channels_last,
         weigh=InfluenceWeights(steps=spec.observe, observe=True) if spec.observe else None,
     )
-    chosen = recipe.kind(learner, method_settings(spec.method, spec.settings))
+    own = settings_of(recipe, spec.method, spec.settings)
+    chosen = recipe.kind(learner, recipe.kind.filled_in(own, spec.epochs, spec.memory))
     tasks = benchmark.tasks
     if recipe.selection is None:  # no memory to pin them in
         tasks = [task.with_trusted_in_train() for task in tasks]

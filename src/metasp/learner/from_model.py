@@ -86,7 +86,8 @@ def build(
         compiled=hasattr(model, "_orig_mod")
         or getattr(model, "_compiled_call_impl", None) is not None,
     )
-    method = recipe.kind(learner, settings_of(recipe, name, settings.settings))
+    own = settings_of(recipe, name, settings.settings)
+    method = recipe.kind(learner, recipe.kind.filled_in(own, settings.epochs, settings.memory))
     score = partial(score_task, parts)
     return Trainer(learner, method, [], LearningRate(lr), score)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from metasp.errors import UserError, unknown
 from metasp.lazy import lazily, load
 from metasp.methods.declared import Declared, declared
+from metasp.spec import fields_with
 
 if TYPE_CHECKING:
     from metasp.methods.method import Method, Settings
@@ -18,7 +19,6 @@ __all__ = [
     "Recipe",
     "Settings",
     "method_named",
-    "method_settings",
     "settings_of",
 ]
 
@@ -87,13 +87,9 @@ def method_named(name: str) -> Recipe:
     return METHODS[name]
 
 
-def method_settings(name: str, values: Mapping[str, Any]) -> "Settings":
-    """A method's settings from plain values, or one sentence about what is wrong."""
-    return settings_of(method_named(name), name, values)
-
-
 def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> "Settings":
-    """The same for a method that need not be in the registry."""
+    """A method's settings from plain values, or one sentence about what is wrong; the method need
+    not be in the registry."""
     known = [entry.name for entry in fields(recipe.kind.Settings)]
     for key in values:
         if key not in known:
@@ -105,7 +101,24 @@ def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> "Settin
     return recipe.kind.Settings(**{**recipe.preset, **given})
 
 
-def complete_settings(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a method as plain values, defaults filled in."""
-    settings = asdict(method_settings(name, values))
-    return {key: value for key, value in settings.items() if value is not None}
+def usual(name: str) -> dict[str, Any]:
+    """What a method does unless told otherwise: its selection, its settings and, apart, those that
+    divide the epochs. Empty for a method that is not known here."""
+    if name not in METHODS:
+        return {}
+    recipe = METHODS[name]
+    schedule = fields_with(recipe.declared.Settings, role="schedule")
+    return {
+        "selection": recipe.selection,
+        "settings": {k: v for k, v in recipe.settings.items() if k not in schedule},
+        "schedule": {k: v for k, v in recipe.settings.items() if k in schedule},
+    }
+
+
+def usual_here(name: str, epochs: int, memory: int) -> dict[str, Any]:
+    """The same, with what follows from the epochs and the memory filled in."""
+    recipe, found = METHODS[name], usual(name)
+    values = asdict(recipe.kind.filled_in(settings_of(recipe, name, {}), epochs, memory))
+    for part in ("settings", "schedule"):
+        found[part] = {key: values[key] for key in found[part]}
+    return found

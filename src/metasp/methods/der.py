@@ -21,9 +21,9 @@ BY_LABEL, BY_LOGITS = 0.0, 1.0  # the kinds of rows
 
 @dataclass(frozen=True, kw_only=True)
 class DERSettings(Settings):
-    alpha: float = setting(0.2, "Weight of the distance to stored outputs (α).", least=0)
+    alpha: float = setting(0.2, "Weight of the distance to stored outputs (α).", min=0)
     beta: float = setting(
-        0.5, "Weight of the loss of a second draw from memory (β); 0: no draw, DER.", least=0
+        0.5, "Weight of the loss of a second draw from memory (β); 0: no draw, DER.", min=0
     )
 
 

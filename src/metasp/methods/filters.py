@@ -19,10 +19,10 @@ from metasp.types import Batch, State
 @dataclass(frozen=True, kw_only=True)
 class LossFilterSettings(Settings):
     drop: float | None = setting(
-        None, "Share of new examples that is dropped; default: the true one.", least=0, most=1
+        None, "Share of new examples that is dropped; default: the true one.", min=0, max=1
     )
     per_class: bool = setting(False, "Drop that share of each class, not of each batch.")
-    weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", least=1)
+    weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", min=1)
 
 
 @final

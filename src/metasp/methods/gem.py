@@ -25,9 +25,9 @@ PORTION = 128  # examples differentiated at a time, to bound the activations hel
 @dataclass(frozen=True, kw_only=True)
 class GEMSettings(Settings):
     margin: float = setting(
-        0.5, "Least weight of each past task's gradient when a conflict is undone.", least=0
+        0.5, "Least weight of each past task's gradient when a conflict is undone.", min=0
     )
-    ridge: float = setting(1e-3, "Added to the diagonal of the projection problem.", least=0)
+    ridge: float = setting(1e-3, "Added to the diagonal of the projection problem.", min=0)
     memory_statistics: bool = setting(
         True, "Let the memory's passes move BatchNorm's running statistics, as public code does."
     )

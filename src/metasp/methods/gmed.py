@@ -16,12 +16,12 @@ from metasp.types import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class GMEDSettings(Settings):
-    edit_rate: float = setting(0.1, "Step size of an edit (α), in network inputs.", least=0)
+    edit_rate: float = setting(0.1, "Step size of an edit (α), in network inputs.", min=0)
     edit_decay: float = setting(
-        0.0, "How much smaller each further edit of the same example is.", least=0, most=1
+        0.0, "How much smaller each further edit of the same example is.", min=0, max=1
     )
     loss_weight: float = setting(
-        0.01, "Weight of the example's present loss in the edit (β).", least=0
+        0.01, "Weight of the example's present loss in the edit (β).", min=0
     )
     loss_sign: str = setting(
         "text",

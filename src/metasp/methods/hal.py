@@ -26,13 +26,13 @@ from metasp.types import Batch, State, Task, as_rows
 
 @dataclass(frozen=True, kw_only=True)
 class HALSettings(Settings):
-    anchor_weight: float = setting(0.1, "Weight of the anchors in the update (λ).", least=0)
-    anchor_steps: int = setting(100, "Gradient steps that learn an anchor.", least=0)
+    anchor_weight: float = setting(0.1, "Weight of the anchors in the update (λ).", min=0)
+    anchor_steps: int = setting(100, "Gradient steps that learn an anchor.", min=0)
     feature_memory: float = setting(
-        0.3, "Share of the past in the running mean feature (β).", least=0, most=1
+        0.3, "Share of the past in the running mean feature (β).", min=0, max=1
     )
     feature_weight: float = setting(
-        0.1, "Pull of an anchor to the mean feature of its task (γ).", least=0
+        0.1, "Pull of an anchor to the mean feature of its task (γ).", min=0
     )
     drift_at: str = setting(
         "trial",

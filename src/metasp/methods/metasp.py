@@ -15,7 +15,7 @@ from metasp.memory import Selection
 from metasp.memory.rehsel import CLUSTERING
 from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings
-from metasp.methods.weighting import InfluenceWeights
+from metasp.methods.weighting import BATCHNORM_NEEDS_TWO, InfluenceWeights
 from metasp.spec import setting
 from metasp.types import Batch, State, Task
 
@@ -27,33 +27,34 @@ class MetaSPSettings(Settings):
     """The paper's defaults."""
 
     influence_last: int | None = setting(
-        None, "Epochs per task with rehearsal and influence; default: a tenth.", least=1
+        None,
+        "Epochs per task with rehearsal and influence; default: a tenth.",
+        min=1,
+        role="schedule",
     )
     validation_old: float | None = setting(
         None,
         "Size of V_old (2 or more), below 1 a fraction of the memory; default: memory / 10.",
-        least=0,
+        min=0,
     )
     validation_new: float | None = setting(
         None,
         "Size of V_new (2 or more), below 1 a fraction of the task; default: memory / 10.",
-        least=0,
+        min=0,
     )
-    pseudo_steps: int = setting(1, "Pseudo steps.", least=1)
+    pseudo_steps: int = setting(1, "Pseudo steps.", min=1)
     rule: str = setting("released", "Update rule.", choices=("released", "as-written"))
     gamma: float | None = setting(
-        None, "Weight of Stability (1) against Plasticity (0); default: Pareto.", least=0, most=1
+        None, "Weight of Stability (1) against Plasticity (0); default: Pareto.", min=0, max=1
     )
     strength: float = setting(
-        1.0, "Factor on the influence in the weights; above 1 no weight falls below 0.", least=0
+        1.0, "Factor on the influence in the weights; above 1 no weight falls below 0.", min=0
     )
     running: bool = setting(
         False, "Weigh by each example's mean influence in the task, not by this batch's."
     )
     scope: str | None = setting(None, "Prefix of the parameters the influence looks at.")
-    every: int = setting(
-        1, "Compute influence at every k-th step; plain rehearsal between.", least=1
-    )
+    every: int = setting(1, "Compute influence at every k-th step; plain rehearsal between.", min=1)
     cluster: str | None = setting(
         None,
         "What RehSel clusters; default: what the selection says (rehsel: pixels).",
@@ -83,6 +84,16 @@ class MetaSP(Method):
     measures = True
     Settings = MetaSPSettings
     selection: ClassVar[str | None] = "task-balanced"
+
+    @classmethod
+    def filled_in(cls, settings: MetaSPSettings, epochs: int, memory: int) -> MetaSPSettings:
+        tenth = float(max(BATCHNORM_NEEDS_TWO, memory // 10))
+        return replace(
+            settings,
+            influence_last=influence_epochs(settings.influence_last, epochs),
+            validation_old=settings.validation_old or tenth,
+            validation_new=settings.validation_new or tenth,
+        )
 
     @classmethod
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:

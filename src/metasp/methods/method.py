@@ -66,6 +66,12 @@ class Method(ABC):
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
         """Refuse what the method cannot do, before anything is trained."""
 
+    @classmethod
+    def filled_in(cls, settings: Any, epochs: int, memory: int) -> Any:
+        """The settings, with a value for whatever follows from other things unless it is given:
+        so that a stored spec says what was done."""
+        return settings
+
     def __init__(self, learner: Learner, settings: Any) -> None:
         self.learner = learner
         self.settings = settings

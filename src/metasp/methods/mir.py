@@ -17,7 +17,7 @@ from metasp.types import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class MIRSettings(Settings):
-    candidates: int = setting(50, "Memory examples among which the harmed are sought.", least=1)
+    candidates: int = setting(50, "Memory examples among which the harmed are sought.", min=1)
 
 
 @final

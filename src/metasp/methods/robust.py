@@ -25,14 +25,12 @@ INFLUENCE, ANSWER = 0, 1  # the columns of the tally's running scores
 
 @dataclass(frozen=True, kw_only=True)
 class RobustSettings(Settings):
-    goal_size: int = setting(64, "Examples of the goal at a time, half of them new.", least=4)
-    goal_every: int = setting(2, "Look at the goal anew at every k-th step.", least=1)
-    easiest: int = setting(
-        12, "Examples that stand for a class of which none is verified.", least=2
-    )
-    weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", least=1)
+    goal_size: int = setting(64, "Examples of the goal at a time, half of them new.", min=4)
+    goal_every: int = setting(2, "Look at the goal anew at every k-th step.", min=1)
+    easiest: int = setting(12, "Examples that stand for a class of which none is verified.", min=2)
+    weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=1)
     answer_from: int = setting(
-        3, "First epoch of a task in which the model's own answers count too.", least=1
+        3, "First epoch of a task in which the model's own answers count too.", min=1
     )
     shuffle_influence: bool = setting(
         False, "Control: deal the weights at random within the batch."

@@ -37,7 +37,7 @@ def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
 
 def without(row: Configuration, keys: Sequence[str]) -> Key:
     """What a row is but for some fields."""
-    return tuple(entry for entry in identity(row.spec) if entry[0] not in keys)
+    return tuple(entry for entry in identity(row.spec, row.defaults) if entry[0] not in keys)
 
 
 def validation_size(groups: list[Group]) -> list[Drawing]:

@@ -8,48 +8,15 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from metasp.reports.records import Record, refuse_contradiction
-from metasp.spec import RunSpec
-
-# What a method's memory keeps unless told otherwise, and its settings; reports must not import the
-# methods (a test sees that they agree). Their schedule, influence_last, belongs to the protocol.
-SELECTION = {
-    "er": "reservoir", "mir": "reservoir", "gmed": "reservoir", "gem": "class-balanced",
-    "agem": "class-balanced", "gss": "gradient-diverse", "gdumb": "greedy", "hal": "ring",
-    "er-ace": "reservoir", "der": "reservoir", "derpp": "reservoir", "icarl": "herding",
-    "metasp": "task-balanced", "metasp-only-s": "task-balanced", "metasp-only-p": "task-balanced",
-    "metasp-rehsel": "rehsel",
-}  # fmt: skip
-SETTINGS: dict[str, Any] = {
-    "validation_old": None, "validation_new": None, "pseudo_steps": 1, "rule": "released",
-    "gamma": None, "strength": 1.0, "running": False, "scope": None, "every": 1,
-    "shuffle_influence": False, "cluster": None,
-    "alpha": 0.2, "beta": 0.5, "candidates": 50, "references": 4, "every_epoch": False,
-    "margin": 0.5, "ridge": 0.001, "memory_statistics": True,
-    "edit_rate": 0.1, "edit_decay": 0.0, "loss_weight": 0.01, "loss_sign": "text",
-    "anchor_weight": 0.1, "anchor_steps": 100, "feature_memory": 0.3, "feature_weight": 0.1,
-    "drift_at": "trial", "memory_epochs": 250, "train_batch": 16, "cutmix": 0.5, "clip": 10.0,
-}  # fmt: skip
-PRESET = {
-    "der": {"alpha": 0.3, "beta": 0.0},
-    "metasp-only-s": {"gamma": 1.0},
-    "metasp-only-p": {"gamma": 0.0},
-}
+from metasp.spec import RunSpec, fields_with
 
 Key = tuple[tuple[str, str], ...]
 
-# What a run was trained and tested on: runs that differ here are never in one table.
-DATA = (
-    "tasks", "classes_per_task", "class_order", "split_by", "limit_per_class", "image_size",
-    "colour", "label_column", "true_label_column", "labels", "label_noise",
-    "label_noise_kind", "label_noise_scope", "imbalance", "data_digest",
-)  # fmt: skip
-APART = ("seed", "benchmark", "memory", "method", *DATA)  # said elsewhere than in labels
+DATA = fields_with(RunSpec, role="data")  # runs that differ here are never in one table
+APART = (*DATA, "method", "memory", "seed")  # a row's, a group's and a run's own: not in labels
 # A method's or backbone's own choice: differs by nature.
-OWNED = ("lr", "momentum", "weight_decay", "selection", "width")
-SPOKEN = (
-    "backbone", "width", "epochs", "batch_size", "memory_batch", "limit_per_class", "image_size",
-    "label_noise", "label_noise_kind", "imbalance", "class_order", "classes_per_task",
-)  # fmt: skip
+OWNED = (*fields_with(RunSpec, owner="method"), *fields_with(RunSpec, owner="backbone"))
+PROTOCOL = sorted(fields_with(RunSpec, protocol=True), key=lambda name: name in DATA)
 UPPER_BOUND = "joint"
 LONGEST = 100  # letters of a file name, without what it shows and of which row
 
@@ -65,6 +32,11 @@ class Configuration:
     @property
     def method(self) -> str:
         return str(self.spec["method"])
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What its method does unless told otherwise."""
+        return first(self.runs).defaults
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -117,10 +89,16 @@ def flat(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **dict(spec.get("settings", {}))}
 
 
-def identity(spec: Mapping[str, Any]) -> Key:
-    """Everything in a spec but the seed (and a memory that is not kept), comparable."""
+def identity(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Key:
+    """Everything in a spec but the seed (and a memory that is not kept), comparable. What a method
+    does by default counts as not said: older specs lack what follows from other settings."""
     skip = {"seed"} if keeps_memory(spec) else {"seed", "memory"}
-    values = {**flat({k: v for k, v in spec.items() if k not in skip})}
+    if spec.get("rehearse_last") == spec.get("epochs"):
+        skip.add("rehearse_last")
+    usual = {**defaults.get("settings", {}), **defaults.get("schedule", {})}
+    own = spec.get("settings", {})
+    skip |= {key for key in own if key in usual and usual[key] == own[key]}
+    values = {key: value for key, value in flat(spec).items() if key not in skip}
     return tuple(sorted((key, repr(value)) for key, value in values.items()))
 
 
@@ -129,7 +107,7 @@ def group(records: Iterable[Record]) -> list[Group]:
     data."""
     by_spec: dict[Key, dict[int, Record]] = {}
     for record in records:
-        runs = by_spec.setdefault(identity(record.spec), {})
+        runs = by_spec.setdefault(identity(record.spec, record.defaults), {})
         refuse_contradiction(runs.setdefault(record.seed, record), record)
     by_data: dict[str, dict[Key, list[dict[int, Record]]]] = {}
     for runs in by_spec.values():
@@ -175,7 +153,8 @@ def label_all(members: Sequence[Mapping[int, Record]]) -> tuple[Configuration, .
         extras = [
             say(key, spec.get(key))
             for key in sorted({key for other in specs for key in other})
-            if telling(key, spec, same if key in settings or key in OWNED else specs,
+            if telling(key, spec, first(runs).defaults,
+                       same if key in settings or key in OWNED else specs,
                        key in settings or key in OWNED)
         ]  # fmt: skip
         name = str(spec["method"])
@@ -184,18 +163,18 @@ def label_all(members: Sequence[Mapping[int, Record]]) -> tuple[Configuration, .
     return tuple(sorted(rows, key=lambda row: order(row.label)))
 
 
-def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]],
-            own: bool) -> bool:  # fmt: skip
+def telling(key: str, spec: Mapping[str, Any], defaults: Mapping[str, Any],
+            peers: Sequence[Mapping[str, Any]], own: bool) -> bool:  # fmt: skip
     """Whether a field's value sets a configuration apart from its peers and should be said."""
     value = spec.get(key)
     if key == "rehearse_last":
         return value is not None and value != spec.get("epochs") and keeps_memory(spec)
     if key == "observe":
         return bool(value)
-    if key in SETTINGS:
-        return unusual(key, value, str(spec["method"]))
-    if key == "selection" and spec["method"] in SELECTION:
-        return value is not None and value != SELECTION[str(spec["method"])]
+    if key in defaults.get("settings", {}):
+        return unusual(key, value, defaults)
+    if key == "selection" and "selection" in defaults:
+        return value is not None and value != defaults["selection"]
     values = [repr(other.get(key)) for other in peers]
     if key in APART or len(set(values)) == 1:
         return False
@@ -204,9 +183,9 @@ def telling(key: str, spec: Mapping[str, Any], peers: Sequence[Mapping[str, Any]
     return repr(value) != usual(key, values)
 
 
-def unusual(key: str, value: Any, method: str) -> bool:
+def unusual(key: str, value: Any, defaults: Mapping[str, Any]) -> bool:
     """Whether a setting makes another thing of a method: it is never left unsaid."""
-    return value is not None and value != PRESET.get(method, {}).get(key, SETTINGS.get(key, value))
+    return value is not None and value != defaults.get("settings", {}).get(key, value)
 
 
 def usual(key: str, values: Sequence[str]) -> str:
@@ -238,7 +217,7 @@ def common_ground(rows: Sequence[Configuration]) -> str:
     """The protocol that all rows of a table share, in words."""
     specs = [flat(row.spec) for row in rows]
     parts = []
-    for key in SPOKEN:
+    for key in PROTOCOL:
         values = {repr(spec.get(key)): spec.get(key) for spec in specs}
         (value, *others) = values.values()
         if not others and value and value != "fixed":  # the usual is not worth a word

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
+from metasp.methods import usual
 from metasp.metrics import METRICS, SCENARIOS
 from metasp.store import RunDir
 
@@ -31,6 +32,13 @@ class Record:
     @property
     def seed(self) -> int:
         return int(self.spec["seed"])
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What its method did unless told otherwise. A run stored before such were kept is taken to
+        have had today's."""
+        stored = self.result.get("defaults")
+        return stored if isinstance(stored, Mapping) else usual(str(self.spec["method"]))
 
     @property
     def digest(self) -> str:

@@ -1,6 +1,6 @@
 """Whether a row is a method as its paper has it, or a variant of it."""
 
-from metasp.reports.configurations import SELECTION, Configuration, unusual
+from metasp.reports.configurations import Configuration, unusual
 
 SCHEDULED = ("metasp", "metasp-rehsel")  # published with rehearsal in the last epochs only
 
@@ -8,7 +8,7 @@ SCHEDULED = ("metasp", "metasp-rehsel")  # published with rehearsal in the last 
 def as_published(row: Configuration) -> bool:
     """Whether a row is a method of the paper as it was published, not a control or variant."""
     spec = row.spec
-    usual = SELECTION.get(row.method)
+    usual = row.defaults.get("selection")
     if spec.get("selection", usual) != usual or not settings_as_published(row):
         return False
     return row.method in SCHEDULED or spec.get("rehearse_last") in (None, spec.get("epochs"))
@@ -17,5 +17,5 @@ def as_published(row: Configuration) -> bool:
 def settings_as_published(row: Configuration) -> bool:
     """The same, but for what the memory keeps."""
     settings = row.spec.get("settings", {})
-    changed = any(unusual(key, value, row.method) for key, value in settings.items())
+    changed = any(unusual(key, value, row.defaults) for key, value in settings.items())
     return not changed and not row.spec.get("observe")

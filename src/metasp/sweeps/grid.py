@@ -11,14 +11,14 @@ from typing import Any
 
 from metasp.errors import UserError, unknown
 from metasp.methods import METHODS, method_named
-from metasp.spec import RunSpec, frozen, parse_toml, read_toml
+from metasp.spec import RunSpec, fields_with, frozen, parse_toml, read_toml
 
 Values = dict[str, Any]
 
 FIELDS = frozenset(entry.name for entry in fields(RunSpec)) - {"settings", "data_digest"}
 TABLES = ("grid", "override")
 EXPLICIT = "settings."
-OF_MEMORY = ("memory", "selection", "memory_batch", "augment_memory")
+OF_MEMORY = fields_with(RunSpec, role="memory")
 
 
 @dataclass(frozen=True)

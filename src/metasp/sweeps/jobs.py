@@ -13,40 +13,17 @@ from metasp.engine.clock import Clock
 from metasp.engine.from_spec import complete
 from metasp.errors import UserError
 from metasp.events import StepTaken
-from metasp.experiment import Experiment, Interrupted, prepare
-from metasp.spec import RunSpec
+from metasp.experiment import Experiment, Interrupted, as_stored, prepare
+from metasp.spec import RunSpec, fields_with
 from metasp.store import RunDir
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 
 TELL_SECONDS = 0.5
-# Fields that change neither the data nor the number of tasks.
-TRAINING = (
-    "method",
-    "settings",
-    "memory",
-    "selection",
-    "rehearse_last",
-    "observe",
-    "backbone",
-    "width",
-    "epochs",
-    "batch_size",
-    "memory_batch",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "lr_drop_at",
-    "lr_drop",
-    "augment",
-    "augment_memory",
-    "precision",
-    "compile",
-    "device",
-    "threads",
-    "seed",
-    "class_order",
-)
+OF_THE_STREAM = {*fields_with(RunSpec, role="data"), *fields_with(RunSpec, role="labels")}
+SHARED = OF_THE_STREAM - {
+    "class_order"
+}  # runs that agree in these take their tasks from one source
 
 
 @dataclass(frozen=True)
@@ -88,13 +65,14 @@ def jobs_of(
     use it. `device` stands for "auto" where the runs will not happen on this machine."""
     loaded: dict[str, Benchmark] = {}
     jobs: dict[str, Job] = {}
-    defaults = RunSpec()
     for spec in specs:
-        stream = spec.with_(**{name: getattr(defaults, name) for name in TRAINING})
+        stream = RunSpec(**{name: getattr(spec, name) for name in SHARED})
         if stream.digest not in loaded:
             loaded[stream.digest] = load_benchmark(stream, data)
         check_order(spec, loaded[stream.digest])
-        done = complete_elsewhere(spec, loaded[stream.digest], device)
+        benchmark = loaded[stream.digest]
+        forms = (complete_elsewhere(spec, benchmark, device, rules) for rules in (True, False))
+        done = as_stored(runs, *forms)
         jobs.setdefault(done.name, Job(done, runs / done.name, stored(RunDir(runs / done.name))))
     return list(jobs.values())
 
@@ -105,12 +83,14 @@ def check_order(spec: RunSpec, benchmark: Benchmark) -> None:
         assemble(benchmark.source, spec)
 
 
-def complete_elsewhere(spec: RunSpec, benchmark: Benchmark, device: str | None) -> RunSpec:
+def complete_elsewhere(
+    spec: RunSpec, benchmark: Benchmark, device: str | None, rules: bool = True
+) -> RunSpec:
     """The complete spec, for this machine or for another one's device."""
     if device is None:
-        return complete(spec, benchmark)
+        return complete(spec, benchmark, rules)
     chosen = device if spec.device == "auto" else spec.device
-    return complete(spec.with_(device="cpu"), benchmark).with_(device=chosen)
+    return complete(spec.with_(device="cpu"), benchmark, rules).with_(device=chosen)
 
 
 def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:

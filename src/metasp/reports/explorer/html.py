@@ -13,11 +13,10 @@ import numpy as np
 
 from metasp.errors import UserError
 from metasp.metrics import METRICS
-from metasp.reports.configurations import DATA
 from metasp.reports.explorer.pictures import Material, Missing, packed, short
 from metasp.reports.explorer.points import Points, ids_to_show
 from metasp.reports.explorer.records import Record, read_run
-from metasp.spec import RunSpec
+from metasp.spec import RunSpec, fields_with
 from metasp.store import RunDir
 
 SCRIPTS = (
@@ -79,7 +78,10 @@ def build_page(
 def stream_of(spec: RunSpec) -> tuple[Any, ...]:
     """What tells the stream of examples of one run from that of another."""
     drawn = spec.class_order == "shuffled" or spec.label_noise > 0 or spec.imbalance < 1
-    return (*(getattr(spec, name) for name in DATA), spec.seed if drawn else None)
+    return (
+        *(getattr(spec, name) for name in fields_with(RunSpec, role="data")),
+        spec.seed if drawn else None,
+    )
 
 
 def told(record: Record, shown: np.ndarray[Any, Any]) -> dict[str, Any]:
