@@ -198,8 +198,8 @@ def judged(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
                 best = rows[right[rows].argsort(descending=True, stable=True)]
                 allowed[best[: max(1, len(rows) // 4)]] = True
             continue
-        # As many as are probably right, and a few more: a low loss is the second witness.
-        part = min(max(1.2 * float(right[own].mean()), 0.25), 1.0)
+        # The more of a class is wrong, the lower the loss must be, which is the second witness.
+        part = min(max(1 - 1.5 * float(1 - right[own].mean()), 0.25), 1.0)
         low = loss[fine] <= loss[fine].double().quantile(part)
         last[fine[low & (right[fine] > 0.8)]] = 0
     return _balanced(memory, held, offer, offered, generator, last, allowed)

@@ -18,9 +18,8 @@ from metasp.types import Batch, State
 
 @dataclass(frozen=True, kw_only=True)
 class LossFilterSettings(Settings):
-    drop: float | None = setting(
-        None, "Share of new examples that is dropped; default: the true one.", min=0, max=1
-    )
+    drop: float = setting(0.5, "Share of new examples that is dropped.", min=0, max=1)
+    told: bool = setting(False, "Control: drop the true share of wrong labels instead.")
     per_class: bool = setting(False, "Drop that share of each class, not of each batch.")
     weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", min=1)
 
@@ -59,10 +58,10 @@ class LowLoss(Weigher):
 
     def begin_task(self, learner: Learner) -> None:
         self.keep, self.epoch = torch.zeros(0, dtype=torch.bool), -1
-        if self.settings.drop is None and learner.told is None:
+        if self.settings.told and learner.told is None:
             raise UserError(
-                "nobody knows how many labels are wrong here: give drop, the share of new examples "
-                "to leave out (without it the share is that of --label-noise)."
+                "nobody knows how many labels are wrong here, so the filter cannot be told: give "
+                "the share to drop instead."
             )
 
     def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
@@ -81,9 +80,8 @@ class LowLoss(Weigher):
 
     def _share(self, learner: Learner, label: int | None = None) -> float:
         """The part to drop, of a class or of all."""
-        if self.settings.drop is not None:
+        if learner.told is None or not self.settings.told:
             return self.settings.drop
-        assert learner.told is not None
         return learner.told.get(label, 0.0)
 
     def _kept(self, learner: Learner) -> Tensor:
@@ -116,6 +114,7 @@ class VerifiedOnly(Method):
     """Learns from the verified examples in memory, and from nothing else."""
 
     classes = True
+    needs_verified = True
     selection: ClassVar[str | None] = "judged"
 
     def __init__(self, learner: Learner, settings: Settings) -> None:

@@ -8,14 +8,15 @@ from torch import Tensor
 from metasp.types import State
 
 QUANTITIES = ("loss", "margin", "weight")
+NUMBERS = 4  # that a weigher may keep of an example
 UNKNOWN = -1  # the class that the model gives an example it has not met
 
 
 class Tally:
     """One row per example of a task's training data: sums, over the updates that it was in, of its
     loss, its margin (the logit of its label less the largest other) and its weight relative to an
-    even one; the class that the model gave it last; and two running numbers that a weigher may
-    keep. A row is found by a search in the sorted ids, so that a step costs microseconds more."""
+    even one; the class that the model gave it last; and running numbers that a weigher may keep. A
+    row is found by a search in the sorted ids, so that a step costs microseconds more."""
 
     def __init__(self, ids: Tensor) -> None:
         size = len(ids)
@@ -23,7 +24,7 @@ class Tally:
         self.sums = torch.zeros(size, len(QUANTITIES), dtype=torch.float64)
         self.counts = torch.zeros(size, len(QUANTITIES), dtype=torch.long)
         self.predicted = torch.full((size,), UNKNOWN)
-        self.running = torch.full((size, 2), torch.nan)
+        self.running = torch.full((size, NUMBERS), torch.nan)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each id (n,), and whether it has one (n,)."""
