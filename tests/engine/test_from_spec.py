@@ -60,3 +60,14 @@ def test_pictures_are_laid_out_as_is_fast(backbone, width, last):
     for kernel in kernels:
         assert kernel.is_contiguous(memory_format=torch.channels_last) is last
     assert bool(kernels) is (backbone != "mlp")
+
+
+@pytest.mark.parametrize(("backbone", "last"), [("convnet", True), ("mlp", False)])
+def test_batches_come_in_the_layout_of_the_network(backbone, last):
+    trainer = digits("er", backbone=backbone)
+    raw = trainer.tasks[0].train.take(torch.arange(4))
+    raw = raw._replace(inputs=raw.inputs.expand(-1, 3, -1, -1))
+    for prepared in (trainer.learner.prepare(raw), trainer.learner.prepare_replay(raw)):
+        assert prepared.inputs.is_contiguous(memory_format=torch.channels_last) is last
+        assert torch.equal(prepared.inputs, trainer.learner.transform(raw.inputs))
+        assert torch.equal(prepared.ids, raw.ids)
