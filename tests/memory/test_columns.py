@@ -171,3 +171,9 @@ def test_a_pinned_slot_gives_way_when_its_class_has_no_share_left():
     decide, draw = SELECTIONS["class-balanced"].decide, torch.Generator()
     memory.apply(decide(memory, Offer(rows.labels, rows.ids, 1, 2), draw), rows, 1)
     assert sorted(memory.labels.tolist()) == [0, 1]
+
+
+def test_a_memory_that_was_never_written_to_is_an_empty_data_set():
+    found = Memory(3).examples()
+    assert len(found) == len(found.labels) == len(found.ids) == 0
+    assert found.take(torch.arange(0)).size == 0

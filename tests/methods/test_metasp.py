@@ -25,7 +25,7 @@ from metasp.methods.weighting import (
 )
 from metasp.types import Batch, Examples, Streams
 from tests.helpers import final_weights, finish, outcome
-from tests.methods.worlds import digits, weights
+from tests.methods.worlds import digits, train, weights
 from tests.methods.worlds import finish as finish_trainer
 
 SCHEDULED = {"epochs": 3, "selection": "task-balanced"}
@@ -385,3 +385,17 @@ def test_features_are_what_the_head_sees():
         assert learner.features(x).shape[1] == learner.model.head.in_features
         learner.model = torch.nn.Sequential(torch.nn.Flatten(0, 0), learner.model)
         torch.testing.assert_close(learner.features(x), learner.outputs(x))
+
+
+def test_weighing_tells_the_outputs_of_the_batch():
+    trainer = digits("metasp", limit_per_class=6)
+    train(trainer, 8)
+    learner = trainer.learner
+    learner.model.eval()  # so that another pass says the same
+    learner.current, learner.task = trainer.tasks[1].train, 1
+    batch = learner.prepare(trainer.tasks[1].train.take(torch.arange(5)))
+    weighed = InfluenceWeights(validation_old=3, validation_new=4)(
+        learner, batch, Objective(learner.loss_fn, batch.labels)
+    )
+    torch.testing.assert_close(weighed.outputs, learner.outputs(batch.inputs))
+    torch.testing.assert_close(weighed.losses, learner.losses(batch))

@@ -113,6 +113,7 @@ def test_gem_leaves_a_gradient_without_conflict_alone():
 def test_gem_with_past_gradients_of_zero_changes_nothing_and_ends():
     weights = dual_weights(torch.zeros(3, 3), torch.zeros(3), 0.5, 0.0)
     assert weights.tolist() == [0.5, 0.5, 0.5]
+    assert weights.dtype == torch.float64
 
 
 @settings(max_examples=50)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from metasp.reports.statistics import holm, interval, paired, summarise
+from metasp.reports.statistics import ROUNDING, holm, interval, paired, summarise
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -44,7 +44,13 @@ def test_what_cannot_be_tested_is_not():
     assert same.difference == pytest.approx(0.5)
     assert same.p is None  # the same gap on every seed: no spread to judge it by
     assert same.t is None
+    within = paired({1: ROUNDING, 2: 0.0}, {1: 0.0, 2: 0.0})  # no more than rounding
+    assert (within.t, within.p) == (0.0, 1.0)
+    assert interval([0.0, ROUNDING]) == (ROUNDING / 2, None, None)
+    alike = paired({1: ROUNDING, 2: ROUNDING}, {1: 0.0, 2: 0.0})
+    assert (alike.t, alike.p) == (0.0, 1.0)
     assert summarise([]) is None
+    assert interval([]) is None
     assert summarise([3.0]).std is None
     assert interval([3.0]) == (3.0, None, None)
     mean, *ends = interval([50.1 - 49.6, 52.3 - 51.8, 60.7 - 60.2])
@@ -77,3 +83,12 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(ps, level):
 )
 def test_holm_by_hand(ps, adjusted):
     assert holm(ps) == pytest.approx(adjusted)
+
+
+@pytest.mark.parametrize("level", [0.95, 0.8])
+def test_an_interval_is_scipys(level):
+    values = [1.0, 2.0, 4.0, 7.0]
+    mean, low, high = interval(values, level)
+    wanted = stats.t.interval(level, 3, np.mean(values), stats.sem(values))
+    assert (mean, low, high) == pytest.approx((3.5, *wanted))
+    assert interval(values)[1:] == interval(values, 0.95)[1:]
