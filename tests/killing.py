@@ -153,5 +153,7 @@ def killed_and_whole(folder: Path, method: str, dice: random.Random) -> None:
 if __name__ == "__main__":
     where, seed, *methods = sys.argv[1:]
     sklearn.datasets.load_digits()
+    for recipe in METHODS.values():
+        assert recipe.kind  # loads its module
     for name in methods:
         killed_and_whole(Path(where) / name, name, random.Random(f"{seed}/{name}"))

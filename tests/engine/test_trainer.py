@@ -7,7 +7,7 @@ from metasp.engine import build_trainer
 from metasp.engine.evaluate import best_of, evaluate
 from metasp.engine.trainer import Diverged, LearningRate
 from metasp.errors import UserError
-from metasp.events import Evaluated, StepTaken
+from metasp.events import Evaluated, StepTaken, TaskFinished
 from metasp.methods.method import batch_bounds
 from metasp.store.checkpoints import load_latest
 from tests.helpers import assert_same_run, final_weights, finish, outcome
@@ -138,6 +138,34 @@ def test_a_loss_that_explodes_is_named(tiny):
     assert found is None or all(
         torch.from_numpy(v).isfinite().all() for k, v in found.arrays.items() if "model" in k
     )
+
+
+def test_a_weight_that_is_no_number_is_told_with_the_moment(tiny):
+    experiment = tiny(method="finetune", limit_per_class=4, tasks=2, epochs=2, batch_size=10)
+    trainer = build_trainer(experiment.spec, experiment.benchmark)
+    weight = trainer.learner.model.head.weight
+
+    def told():
+        with torch.no_grad():
+            kept = weight.clone()
+            weight[0, 0] = torch.nan
+            with pytest.raises(Diverged) as error:
+                trainer.state()
+            weight.copy_(kept)
+        return error.value.event
+
+    moments = [told()]
+    for event in trainer.run():
+        if isinstance(event, StepTaken | TaskFinished):
+            moments.append(told())
+    assert [moment.removeprefix("a weight of the network became NaN or infinite ")
+            for moment in moments] == [
+        "before any training",
+        "at task 1, epoch 1, step 1", "at task 1, epoch 1, step 2",
+        "at task 1, epoch 2, step 1", "at task 1, epoch 2, step 2", "by the end of task 1",
+        "at task 2, epoch 1, step 1", "at task 2, epoch 1, step 2",
+        "at task 2, epoch 2, step 1", "at task 2, epoch 2, step 2", "by the end of task 2",
+    ]  # fmt: skip
 
 
 def test_memory_must_hold_each_class(tiny):

@@ -129,6 +129,14 @@ def test_any_operation_is_run_again_on_dual_numbers():
     torch.testing.assert_close(found[1], wanted)
 
 
+def test_a_value_that_stands_in_many_places_gets_cells_of_its_own():
+    a, b = normal(3, 4).requires_grad_(), normal(1).requires_grad_()
+    linear = linearised(torch.atan2, a, b.expand(3, 4))
+    (found,) = linear.push([None, torch.ones(1, 3, 4).double()], Layout())
+    wanted = -a / (a.square() + b.square())  # of the angle, by its second argument
+    torch.testing.assert_close(found[0], wanted.detach())
+
+
 def test_results_that_need_no_gradient_have_no_tangent():
     x = normal(3, 4).requires_grad_()
     linear = again(torch.max, ((x, 1), {}), [x], torch.max(x, 1), None)
