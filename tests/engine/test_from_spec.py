@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from metasp.engine.from_spec import faster_channels_last
+from metasp.benchmarks import load_benchmark
+from metasp.engine.from_spec import LARGE, complete, faster_channels_last
+from metasp.errors import UserError
 from metasp.methods.weighting import InfluenceWeights
+from metasp.spec import RunSpec
 from tests.methods.worlds import digits
 
 PLAIN = {"momentum": 0.7, "weight_decay": 0.01, "lr": 0.3, "epochs": 4, "batch_size": 9,
@@ -71,3 +74,43 @@ def test_batches_come_in_the_layout_of_the_network(backbone, last):
         assert prepared.inputs.is_contiguous(memory_format=torch.channels_last) is last
         assert torch.equal(prepared.inputs, trainer.learner.transform(raw.inputs))
         assert torch.equal(prepared.ids, raw.ids)
+
+
+def completed(**changes):
+    spec = RunSpec(**{"device": "cpu", "threads": 1, **changes})
+    benchmark = load_benchmark(spec)
+    return complete(spec, benchmark), benchmark
+
+
+def test_what_is_not_said_is_filled_in_and_what_is_said_stays():
+    done, benchmark = completed(method="gdumb")
+    assert (done.lr, done.momentum, done.weight_decay) == (0.05, 0.9, 1e-6)
+    assert (done.selection, done.tasks, done.split_by) == ("greedy", 5, "class")
+    assert (done.width, done.data_digest) == (16, benchmark.source.digest)
+    assert done.settings["memory_epochs"] == 250
+    assert complete(done, benchmark) == done
+    said = {"lr": 0.2, "momentum": 0.0, "weight_decay": 0.5, "selection": "reservoir", "width": 5,
+            "tasks": 2}  # fmt: skip
+    done, _ = completed(method="gdumb", settings={"clip": 3.0}, **said)
+    assert {name: getattr(done, name) for name in said} == said
+    assert done.settings == {"memory_epochs": 250, "train_batch": 16, "cutmix": 0.5, "clip": 3.0}
+
+
+def test_rehearsal_is_in_all_epochs_unless_said_otherwise():
+    assert completed(method="er", epochs=4)[0].rehearse_last == 4
+    assert completed(method="er", epochs=4, rehearse_last=3)[0].rehearse_last == 3
+    assert completed(method="finetune", epochs=4)[0].rehearse_last is None
+
+
+def test_the_memory_holds_every_class_and_no_more_than_is_cheap():
+    assert completed(method="er", memory=10)[0].memory == 10
+    assert completed(method="er", memory=LARGE)[0].memory == LARGE
+    for memory, words in ((9, "smaller than the 10 classes"), (LARGE + 1, "larger than the 1433")):
+        with pytest.raises(UserError, match=words):
+            completed(method="er", memory=memory)
+    assert completed(method="finetune", memory=0)[0].memory == 0
+
+
+def test_other_data_is_refused():
+    with pytest.raises(UserError, match="is not what this run was started with"):
+        completed(data_digest="0123")

@@ -1,9 +1,13 @@
 """Forgetting in a stored run: nothing of an example is left in any file."""
 
+from datetime import datetime
+
 import numpy as np
 import pytest
 
+from metasp.errors import UserError
 from metasp.store.checkpoints import load_checkpoint, load_latest, numbers_in
+from metasp.store.forget import LAST, forgotten, pending, records
 from tests.helpers import finish
 from tests.methods.worlds import TELLING
 
@@ -56,3 +60,18 @@ def test_no_byte_of_a_forgotten_example_stays(tiny, method):
         after, before = left.arrays[name], found.arrays[name]
         assert after[~forgotten].tobytes() == before[~forgotten].tobytes(), name
         assert (after[forgotten] == (-1 if name == "memory/ids" else 0)).all(), name
+
+
+def test_the_first_and_the_last_id_can_be_forgotten_and_no_other(tiny):
+    run = finish(tiny(method="er", limit_per_class=4, memory=10))
+    for wrong in (-1, LAST + 1):
+        with pytest.raises(UserError, match=f"ids are whole numbers from 0 to {LAST}"):
+            run.forget([3, wrong])
+    assert records(run.path) == []
+    assert run.forget([LAST, 0, 0], "asked") == [0, LAST]
+    assert run.forget([]) == []
+    (first, second) = records(run.path)
+    assert (first["ids"], first["reason"], second["ids"]) == ([0, LAST], "asked", [])
+    assert datetime.fromisoformat(first["when"]).tzinfo is not None
+    assert forgotten(run.path) == [0, LAST]
+    assert not pending(run.path)
