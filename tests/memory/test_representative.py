@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from metasp.errors import UserError
+from metasp.events import StepTaken, TaskFinished
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.memory.representative import herding_order, kmeans_order
 from metasp.types import Batch, Streams
+from tests.methods.worlds import digits
 
 
 def herd_by_hand(features, ids, count):
@@ -193,3 +195,31 @@ def test_without_features_it_says_so():
     rows = Batch(torch.zeros(4, 1), torch.zeros(4).long(), torch.arange(4))
     with pytest.raises(UserError, match="goes by features, and none were offered"):
         SELECTIONS["herding"].offer(Memory(2, SELECTIONS["herding"].columns), rows, 0, None)
+
+
+def test_online_it_holds_a_share_of_the_task_at_hand_and_ends_as_herding_does():
+    """Old classes give up what was chosen last; the task's end leaves the herding of a model that
+    learned the same way, whatever was kept meanwhile."""
+    trainer = digits("er", selection="herding-online", limit_per_class=20, memory=24)
+    learner, memory = trainer.learner, trainer.learner.memory
+    first: dict[int, list[int]] = {}
+    for event in trainer.run():
+        if isinstance(event, StepTaken) and event.task == 1 and event.epoch == 1:
+            old, new = (trainer.tasks[t].classes for t in (0, 1))
+            for label in old:
+                assert held_in_order(memory, label) == first[label][:6]
+            for label in new:
+                assert len(held_in_order(memory, label)) == 6
+            assert (memory["rank"][memory.tasks == 1] == -1).all()
+        if isinstance(event, TaskFinished) and event.task == 0:
+            first = {label: held_in_order(memory, label) for label in trainer.tasks[0].classes}
+        if isinstance(event, TaskFinished) and event.task == 1:
+            break
+    task = trainer.tasks[1].train
+    with torch.no_grad():
+        rows = task.take(torch.arange(len(task)))
+        features = learner.model.eval().features(learner.transform(rows.inputs))
+    for label in trainer.tasks[1].classes:
+        own = torch.nonzero(task.labels == label).flatten()
+        by_hand = herd_by_hand(features[own], task.ids[own], 6)
+        assert held_in_order(memory, label) == task.ids[own][by_hand].tolist()

@@ -17,7 +17,9 @@ __getattr__ = lazily(__name__, LATER)
 __all__ = ["SELECTIONS", "Column", "Memory", "Offer", "Placement", "Selection", "selection"]
 
 
-def by_features(decide: str, help: str, measured: bool = False) -> Selection:
+def by_features(
+    decide: str, help: str, measured: bool = False, meanwhile: str | None = None
+) -> Selection:
     """One that keeps what stands for its class, in the order in which it was chosen."""
     place = "metasp.memory.representative:"
     return Selection(
@@ -28,6 +30,7 @@ def by_features(decide: str, help: str, measured: bool = False) -> Selection:
         classes=True,
         measured=measured,
         columns=(f"{place}RANK",),
+        meanwhile=meanwhile and place + meanwhile,
     )
 
 
@@ -67,6 +70,9 @@ SELECTIONS: dict[str, Selection] = {
         classes=True,
     ),
     "herding": by_features("herding", "class-balanced, their mean nearest to that of the class"),
+    "herding-online": by_features(
+        "herding", "the same, and until a task ends a share of it as it comes", meanwhile="filling"
+    ),
     "herding-low-loss": by_features(
         "herding_low_loss", "the same, of the half of each class with the lower loss"
     ),

@@ -96,9 +96,19 @@ def ring(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
 
 def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """GDumb's sampler: at most an equal share for each class met; the largest class gives way."""
+    pinned = set(torch.nonzero(memory.pinned).flatten().tolist())
+    return greedily(memory, offer, generator, lambda slots: _loose(slots, pinned))
+
+
+def greedily(
+    memory: Memory,
+    offer: Offer,
+    generator: torch.Generator,
+    may_go: Callable[[list[int]], list[int]],
+) -> Placement:
+    """The same, for any rule which slots of the largest class `may_go`, one of them at random."""
     kept, offered = offer.groups(memory)
     free, taken = memory.empty.tolist(), memory.occupied.tolist()
-    pinned = set(torch.nonzero(memory.pinned).flatten().tolist())
     held = {
         group: [taken[place] for place in places]
         for group, places in _slots_of(kept[memory.occupied].tolist()).items()
@@ -109,7 +119,7 @@ def greedy(memory: Memory, offer: Offer, generator: torch.Generator) -> Placemen
         classes = sum(1 for group, slots in held.items() if slots or group == label)
         if len(own) >= max(1, memory.capacity // classes):
             continue
-        source = free[:1] if free else _loose(held[_largest(held)], pinned)
+        source = free[:1] if free else may_go(held[_largest(held)])
         slot = source[int(torch.randint(0, len(source), (1,), generator=generator))]
         (free or held[_largest(held)]).remove(slot)
         insort(own, slot)

@@ -29,10 +29,22 @@ class Selection:
     measured: bool = False  # whether it looks at what only a method that measures influence records
     # What it keeps of each slot, or the places of that; its placements give the values.
     columns: "tuple[Column | str, ...]" = ()
+    # What a selection at a task's end keeps of the task until then, decided at each step.
+    meanwhile: "Decide | str | None" = None
 
     @property
     def decide(self) -> "Decide":
         found: Decide = load(self.of) if isinstance(self.of, str) else self.of
+        return found
+
+    @property
+    def at_step(self) -> "Decide | None":
+        """What decides after a step, if anything does."""
+        if self.at == "step":
+            return self.decide
+        found: Decide | None = (
+            load(self.meanwhile) if isinstance(self.meanwhile, str) else self.meanwhile
+        )
         return found
 
     def offer(

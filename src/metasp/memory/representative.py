@@ -14,7 +14,7 @@ from metasp.errors import UserError
 from metasp.memory.buffer import Memory
 from metasp.memory.cluster import kmeans
 from metasp.memory.columns import Column
-from metasp.memory.decisions import Decide, Offer, high_loss, shares
+from metasp.memory.decisions import Decide, Offer, greedily, high_loss, shares
 from metasp.memory.placement import Placement
 
 UNRANKED = -1
@@ -50,6 +50,13 @@ def representative(order: Order, last: Filter | None = None) -> Decide:
         return Placement(placed.chosen, placed.slots, {"rank": rank})
 
     return decide
+
+
+def filling(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """At a step, of the task at hand: an equal share for each class met, as they come. A class that
+    gives way gives up what was chosen last."""
+    turn = _turns(memory)
+    return greedily(memory, offer, generator, lambda slots: [max(slots, key=turn)])
 
 
 def herding_order(features: Tensor, ids: Tensor, count: int, _: torch.Generator) -> Tensor:
@@ -131,15 +138,16 @@ def _best(
 def _slots_by_class(memory: Memory, held: Tensor) -> dict[int, list[int]]:
     """The slots of each class, first those to keep longest: the pinned, then by rank, those
     without one last, then by id."""
-    ranks, ids, pinned = (memory[name].tolist() for name in ("rank", "ids", "pinned"))
-
-    def turn(slot: int) -> tuple[bool, bool, int, int]:
-        return not pinned[slot], ranks[slot] == UNRANKED, ranks[slot], ids[slot]
-
     found: dict[int, list[int]] = {}
-    for slot in sorted(memory.occupied.tolist(), key=turn):
+    for slot in sorted(memory.occupied.tolist(), key=_turns(memory)):
         found.setdefault(int(held[slot]), []).append(slot)
     return found
+
+
+def _turns(memory: Memory) -> Callable[[int], tuple[bool, bool, int, int]]:
+    """When a slot is to be given up, among those of its class; the highest goes first."""
+    ranks, ids, pinned = (memory[name].tolist() for name in ("rank", "ids", "pinned"))
+    return lambda slot: (not pinned[slot], ranks[slot] == UNRANKED, ranks[slot], ids[slot])
 
 
 def _fresh(memory: Memory, offer: Offer) -> Tensor:

@@ -95,7 +95,7 @@ class Method(ABC):
     def remember(self, new: Batch, task: Task) -> Placement | None:
         """Offer a raw batch to the memory; called after each step of an epoch that `offers`. Gives
         what was decided, if this was the moment."""
-        if self.selection is None or self.learner.selection.at != "step":
+        if self.selection is None or self.learner.selection.at_step is None:
             return None
         return offer_step(self, new, task)
 
@@ -175,15 +175,20 @@ def offer_step(
         redundancy=redundancy,
         shared_classes=learner.plan.shared_classes,
     )
-    placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
+    decide = learner.selection.at_step or learner.selection.decide
+    placement = decide(learner.memory, offer, learner.streams["selection"])
     store(method, placement, new.at(placement.chosen), task)
     learner.memory.offered += new.size
     return placement
 
 
 def offer_task(method: Method, task: Task) -> Placement:
-    """Let the run's selection decide about a whole task, and write what it decided."""
+    """Let the run's selection decide about a whole task, and write what it decided. What was kept
+    of the task meanwhile is offered again like the rest of it."""
     learner = method.learner
+    if learner.selection.meanwhile is not None:
+        own = (learner.memory.tasks == task.index) & ~learner.memory.pinned
+        learner.memory.clear(torch.nonzero(own).flatten())
     examples, plan, ledger = task.train, learner.plan, learner.ledger
     means, loss = torch.from_numpy(ledger.means(examples.ids)), ledger.quantities.index("loss")
     influence = means[:, FUSED]
