@@ -17,6 +17,7 @@ from metasp.cli.options import spec_from
 from metasp.cli.terminal import typed_again
 from metasp.console import printable
 from metasp.experiment import Interrupted
+from metasp.methods import METHODS, RECOMMENDED
 from metasp.spec import RunSpec
 from metasp.sweeps import local
 from tests.helpers import finish, metasp
@@ -185,3 +186,17 @@ def test_a_sweep_does_not_run_files_that_happen_to_lie_there(tmp_path):
 def test_a_signal_without_a_name_has_a_number():
     assert local.reason_of(-40, "") == "killed by signal 40 (out of memory?)"
     assert local.reason_of(-9, "") == "killed by SIGKILL (out of memory?)"
+
+
+def test_methods_are_told_apart_in_80_columns():
+    done = metasp("list", "methods")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = {line.split()[1]: line for line in lines if line.startswith("│")}
+    assert set(METHODS) <= set(words)
+    told = [(r.stores, r.weighs, r.cost) for r in METHODS.values()]
+    assert all(all(each) for each in told)
+    assert [name for name, line in words.items() if line.split()[2] == "*"] == [RECOMMENDED]
+    rows = json.loads(metasp("list", "methods", "--json").stdout)["methods"]
+    assert [row["name"] for row in rows if row["recommended"]] == [RECOMMENDED]

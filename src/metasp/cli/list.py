@@ -13,6 +13,8 @@ from metasp.console import text_console
 from metasp.errors import UserError, unknown
 
 Rows = list[dict[str, str]]
+SHOWN = {"methods": ("name", "stores", "weighs", "ER steps")}
+"""What fits a terminal of 80 columns, where not all does; --json has the rest."""
 
 EXAMPLES = """
 \b
@@ -50,20 +52,28 @@ def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
     if not rows:
         console.print(f"no {what} in {runs}")
         return
+    shown = SHOWN.get(what, tuple(rows[0]))
     table = Table()
-    for name in rows[0]:
+    for name in shown:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*row.values())
+        first, *others = (row[name] for name in shown)
+        table.add_row(f"{first} *" if row.get("recommended") else first, *others)
+    if what == "methods":
+        table.caption = "* to begin with; settings: --json, or metasp run --help"
     console.print(table)
 
 
 def methods() -> Rows:
-    from metasp.methods import METHODS
+    from metasp.methods import METHODS, RECOMMENDED
 
     return [
         {
             "name": name,
+            "recommended": "yes" if name == RECOMMENDED else "",
+            "stores": recipe.stores,
+            "weighs": recipe.weighs,
+            "ER steps": recipe.cost,
             "what": recipe.declared.what,
             "memory": recipe.selection or "none",
             "settings": ", ".join(f"{k}={v}" for k, v in recipe.settings.items()),

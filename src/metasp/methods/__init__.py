@@ -31,6 +31,9 @@ class Recipe:
     of: "type[Method] | str"
     preset: Mapping[str, Any] = field(default_factory=dict)
     selection_of: str | None = None
+    stores: str = ""  # what it keeps, in a few words
+    weighs: str = ""  # what decides how much an example counts
+    cost: str = ""  # of a step, in those of er (benchmarks/step.txt)
 
     @property
     def kind(self) -> "type[Method]":
@@ -54,29 +57,146 @@ class Recipe:
         return asdict(self.declared.Settings(**self.preset))
 
 
+RECOMMENDED = "derpp"
+"""The method to begin with, by measurement (sweeps/methods-dev.toml)."""
+
 METHODS: dict[str, Recipe] = {
-    "finetune": Recipe("metasp.methods.finetune:Finetune"),
-    "joint": Recipe("metasp.methods.joint:Joint"),
-    "er": Recipe("metasp.methods.er:ER"),
-    "gdumb": Recipe("metasp.methods.gdumb:GDumb"),
-    "gem": Recipe("metasp.methods.gem:GEM"),
-    "agem": Recipe("metasp.methods.agem:AGEM"),
-    "hal": Recipe("metasp.methods.hal:HAL"),
-    "mir": Recipe("metasp.methods.mir:MIR"),
-    "gss": Recipe("metasp.methods.gss:GSS"),
-    "gmed": Recipe("metasp.methods.gmed:GMED"),
-    "er-ace": Recipe("metasp.methods.er_ace:ERACE"),
-    "der": Recipe("metasp.methods.der:DER", preset={"alpha": 0.3, "beta": 0.0}),
-    "derpp": Recipe("metasp.methods.der:DER"),
-    "icarl": Recipe("metasp.methods.icarl:ICaRL"),
-    "loss-filter": Recipe("metasp.methods.filters:LossFilter"),
-    "verified-only": Recipe("metasp.methods.filters:VerifiedOnly"),
-    "glc": Recipe("metasp.methods.glc:GLC"),
-    "metasp-robust": Recipe("metasp.methods.robust:Robust"),
-    "metasp": Recipe("metasp.methods.metasp:MetaSP"),
-    "metasp-rehsel": Recipe("metasp.methods.metasp:MetaSP", selection_of="rehsel"),
-    "metasp-only-s": Recipe("metasp.methods.metasp:MetaSP", preset={"gamma": 1.0}),
-    "metasp-only-p": Recipe("metasp.methods.metasp:MetaSP", preset={"gamma": 0.0}),
+    "finetune": Recipe(
+        "metasp.methods.finetune:Finetune",
+        stores="nothing",
+        weighs="all alike",
+        cost="0.5",
+    ),  # fmt: skip
+    "joint": Recipe(
+        "metasp.methods.joint:Joint",
+        stores="all data",
+        weighs="all alike",
+        cost="0.5",
+    ),  # fmt: skip
+    "er": Recipe(
+        "metasp.methods.er:ER",
+        stores="any",
+        weighs="all alike",
+        cost="1",
+    ),  # fmt: skip
+    "gdumb": Recipe(
+        "metasp.methods.gdumb:GDumb",
+        stores="any, by class",
+        weighs="all alike",
+        cost="0.3",
+    ),  # fmt: skip
+    "gem": Recipe(
+        "metasp.methods.gem:GEM",
+        stores="any, by class",
+        weighs="new: by projection",
+        cost="8.5",
+    ),  # fmt: skip
+    "agem": Recipe(
+        "metasp.methods.agem:AGEM",
+        stores="any, by class",
+        weighs="new: by projection",
+        cost="1",
+    ),  # fmt: skip
+    "hal": Recipe(
+        "metasp.methods.hal:HAL",
+        stores="newest, anchors",
+        weighs="all alike",
+        cost="1.1",
+    ),  # fmt: skip
+    "mir": Recipe(
+        "metasp.methods.mir:MIR",
+        stores="any",
+        weighs="most harmed replayed",
+        cost="1.9",
+    ),  # fmt: skip
+    "gss": Recipe(
+        "metasp.methods.gss:GSS",
+        stores="diverse gradients",
+        weighs="all alike",
+        cost="2.5",
+    ),  # fmt: skip
+    "gmed": Recipe(
+        "metasp.methods.gmed:GMED",
+        stores="any, edited",
+        weighs="all alike",
+        cost="2.3",
+    ),  # fmt: skip
+    "er-ace": Recipe(
+        "metasp.methods.er_ace:ERACE",
+        stores="any",
+        weighs="new: among its task",
+        cost="1",
+    ),  # fmt: skip
+    "der": Recipe(
+        "metasp.methods.der:DER",
+        preset={"alpha": 0.3, "beta": 0.0},
+        stores="any, with outputs",
+        weighs="old: by outputs",
+        cost="1",
+    ),  # fmt: skip
+    "derpp": Recipe(
+        "metasp.methods.der:DER",
+        stores="any, with outputs",
+        weighs="old: by outputs, labels",
+        cost="1.6",
+    ),  # fmt: skip
+    "icarl": Recipe(
+        "metasp.methods.icarl:ICaRL",
+        stores="herding, old network",
+        weighs="old: by outputs",
+        cost="1.3",
+    ),  # fmt: skip
+    "loss-filter": Recipe(
+        "metasp.methods.filters:LossFilter",
+        stores="any, by class",
+        weighs="new: of low loss",
+        cost="1",
+    ),  # fmt: skip
+    "verified-only": Recipe(
+        "metasp.methods.filters:VerifiedOnly",
+        stores="any, by class",
+        weighs="verified alone",
+        cost="1",
+    ),  # fmt: skip
+    "glc": Recipe(
+        "metasp.methods.glc:GLC",
+        stores="any, by class",
+        weighs="new: label corrected",
+        cost="1",
+    ),  # fmt: skip
+    "metasp-robust": Recipe(
+        "metasp.methods.robust:Robust",
+        stores="likely right, by class",
+        weighs="new: by influence",
+        cost="1.2",
+    ),  # fmt: skip
+    "metasp": Recipe(
+        "metasp.methods.metasp:MetaSP",
+        stores="any, by task",
+        weighs="by influence, Pareto",
+        cost="4.2",
+    ),  # fmt: skip
+    "metasp-rehsel": Recipe(
+        "metasp.methods.metasp:MetaSP",
+        selection_of="rehsel",
+        stores="by influence, clustered",
+        weighs="by influence, Pareto",
+        cost="4.2",
+    ),  # fmt: skip
+    "metasp-only-s": Recipe(
+        "metasp.methods.metasp:MetaSP",
+        preset={"gamma": 1.0},
+        stores="any, by task",
+        weighs="by influence on old",
+        cost="4.1",
+    ),  # fmt: skip
+    "metasp-only-p": Recipe(
+        "metasp.methods.metasp:MetaSP",
+        preset={"gamma": 0.0},
+        stores="any, by task",
+        weighs="by influence on new",
+        cost="4.1",
+    ),  # fmt: skip
 }
 """How to learn, by name. Add one of your own, and `method=` takes its name."""
 
