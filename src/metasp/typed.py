@@ -131,8 +131,8 @@ class RunKeywords(SpecKeywords, total=False):
     drift_at: str
     """(hal) Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is
     what public code does. One of trial, now. Default: trial."""
-    drop: float | None
-    """(loss-filter) Share of new examples that is dropped; default: the true one."""
+    drop: float
+    """(loss-filter) Share of new examples that is dropped. Default: 0.5."""
     easiest: int
     """(metasp-robust) Examples that stand for a class of which none is verified. Default: 12."""
     edit_decay: float
@@ -152,10 +152,6 @@ class RunKeywords(SpecKeywords, total=False):
     gamma: float | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Weight of Stability (1) against
     Plasticity (0); default: Pareto."""
-    goal_every: int
-    """(metasp-robust) Look at the goal anew at every k-th step. Default: 2."""
-    goal_size: int
-    """(metasp-robust) Examples of the goal at a time, half of them new. Default: 64."""
     influence_last: int | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Epochs per task with rehearsal and
     influence; default: a tenth."""
@@ -194,6 +190,8 @@ class RunKeywords(SpecKeywords, total=False):
     strength: float
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Factor on the influence in the
     weights; above 1 no weight falls below 0. Default: 1.0."""
+    told: bool
+    """(loss-filter) Control: drop the true share of wrong labels instead. Default: False."""
     train_batch: int
     """(gdumb) Memory examples per step of that training. Default: 16."""
     validation_new: float | None

@@ -57,146 +57,49 @@ class Recipe:
         return asdict(self.declared.Settings(**self.preset))
 
 
+def _ours(place: str, stores: str, weighs: str, cost: str, **variant: Any) -> Recipe:
+    """A method of this package, with what it stores, what it weighs and what a step costs."""
+    return Recipe(f"metasp.methods.{place}", stores=stores, weighs=weighs, cost=cost, **variant)
+
+
 RECOMMENDED = "derpp"
-"""The method to begin with, by measurement (sweeps/methods-dev.toml)."""
+"""The method to begin with: what leads in sweeps/methods-dev.toml and methods-cifar10-dev.toml."""
 
 METHODS: dict[str, Recipe] = {
-    "finetune": Recipe(
-        "metasp.methods.finetune:Finetune",
-        stores="nothing",
-        weighs="all alike",
-        cost="0.5",
-    ),  # fmt: skip
-    "joint": Recipe(
-        "metasp.methods.joint:Joint",
-        stores="all data",
-        weighs="all alike",
-        cost="0.5",
-    ),  # fmt: skip
-    "er": Recipe(
-        "metasp.methods.er:ER",
-        stores="any",
-        weighs="all alike",
-        cost="1",
-    ),  # fmt: skip
-    "gdumb": Recipe(
-        "metasp.methods.gdumb:GDumb",
-        stores="any, by class",
-        weighs="all alike",
-        cost="0.3",
-    ),  # fmt: skip
-    "gem": Recipe(
-        "metasp.methods.gem:GEM",
-        stores="any, by class",
-        weighs="new: by projection",
-        cost="8.5",
-    ),  # fmt: skip
-    "agem": Recipe(
-        "metasp.methods.agem:AGEM",
-        stores="any, by class",
-        weighs="new: by projection",
-        cost="1",
-    ),  # fmt: skip
-    "hal": Recipe(
-        "metasp.methods.hal:HAL",
-        stores="newest, anchors",
-        weighs="all alike",
-        cost="1.1",
-    ),  # fmt: skip
-    "mir": Recipe(
-        "metasp.methods.mir:MIR",
-        stores="any",
-        weighs="most harmed replayed",
-        cost="1.9",
-    ),  # fmt: skip
-    "gss": Recipe(
-        "metasp.methods.gss:GSS",
-        stores="diverse gradients",
-        weighs="all alike",
-        cost="2.5",
-    ),  # fmt: skip
-    "gmed": Recipe(
-        "metasp.methods.gmed:GMED",
-        stores="any, edited",
-        weighs="all alike",
-        cost="2.3",
-    ),  # fmt: skip
-    "er-ace": Recipe(
-        "metasp.methods.er_ace:ERACE",
-        stores="any",
-        weighs="new: among its task",
-        cost="1",
-    ),  # fmt: skip
-    "der": Recipe(
-        "metasp.methods.der:DER",
-        preset={"alpha": 0.3, "beta": 0.0},
-        stores="any, with outputs",
-        weighs="old: by outputs",
-        cost="1",
-    ),  # fmt: skip
-    "derpp": Recipe(
-        "metasp.methods.der:DER",
-        stores="any, with outputs",
-        weighs="old: by outputs, labels",
-        cost="1.6",
-    ),  # fmt: skip
-    "icarl": Recipe(
-        "metasp.methods.icarl:ICaRL",
-        stores="herding, old network",
-        weighs="old: by outputs",
-        cost="1.3",
-    ),  # fmt: skip
-    "loss-filter": Recipe(
-        "metasp.methods.filters:LossFilter",
-        stores="any, by class",
-        weighs="new: of low loss",
-        cost="1",
-    ),  # fmt: skip
-    "verified-only": Recipe(
-        "metasp.methods.filters:VerifiedOnly",
-        stores="any, by class",
-        weighs="verified alone",
-        cost="1",
-    ),  # fmt: skip
-    "glc": Recipe(
-        "metasp.methods.glc:GLC",
-        stores="any, by class",
-        weighs="new: label corrected",
-        cost="1",
-    ),  # fmt: skip
-    "metasp-robust": Recipe(
-        "metasp.methods.robust:Robust",
-        stores="likely right, by class",
-        weighs="new: by influence",
-        cost="1.2",
-    ),  # fmt: skip
-    "metasp": Recipe(
-        "metasp.methods.metasp:MetaSP",
-        stores="any, by task",
-        weighs="by influence, Pareto",
-        cost="4.2",
-    ),  # fmt: skip
-    "metasp-rehsel": Recipe(
-        "metasp.methods.metasp:MetaSP",
+    "finetune": _ours("finetune:Finetune", "nothing", "all alike", "0.5"),
+    "joint": _ours("joint:Joint", "all data", "all alike", "0.5"),
+    "er": _ours("er:ER", "any", "all alike", "1"),
+    "gdumb": _ours("gdumb:GDumb", "any, by class", "all alike", "0.3"),
+    "gem": _ours("gem:GEM", "any, by class", "new: by projection", "8.5"),
+    "agem": _ours("agem:AGEM", "any, by class", "new: by projection", "1"),
+    "hal": _ours("hal:HAL", "newest, anchors", "all alike", "1.1"),
+    "mir": _ours("mir:MIR", "any", "most harmed replayed", "1.9"),
+    "gss": _ours("gss:GSS", "diverse gradients", "all alike", "2.5"),
+    "gmed": _ours("gmed:GMED", "any, edited", "all alike", "2.3"),
+    "er-ace": _ours("er_ace:ERACE", "any", "new: among its task", "1"),
+    "der": _ours(
+        "der:DER", "any, with outputs", "old: by outputs", "1", preset={"alpha": 0.3, "beta": 0.0}
+    ),
+    "derpp": _ours("der:DER", "any, with outputs", "old: by outputs, labels", "1.6"),
+    "icarl": _ours("icarl:ICaRL", "herding, old network", "old: by outputs", "1.3"),
+    "loss-filter": _ours("filters:LossFilter", "any, by class", "new: of low loss", "1"),
+    "verified-only": _ours("filters:VerifiedOnly", "any, by class", "verified alone", "1"),
+    "glc": _ours("glc:GLC", "any, by class", "new: label corrected", "1"),
+    "metasp-robust": _ours("robust:Robust", "likely right, by class", "new: by influence", "1.2"),
+    "metasp": _ours("metasp:MetaSP", "any, by task", "by influence, Pareto", "4.2"),
+    "metasp-rehsel": _ours(
+        "metasp:MetaSP",
+        "by influence, clustered",
+        "by influence, Pareto",
+        "4.2",
         selection_of="rehsel",
-        stores="by influence, clustered",
-        weighs="by influence, Pareto",
-        cost="4.2",
-    ),  # fmt: skip
-    "metasp-only-s": Recipe(
-        "metasp.methods.metasp:MetaSP",
-        preset={"gamma": 1.0},
-        stores="any, by task",
-        weighs="by influence on old",
-        cost="4.1",
-    ),  # fmt: skip
-    "metasp-only-p": Recipe(
-        "metasp.methods.metasp:MetaSP",
-        preset={"gamma": 0.0},
-        stores="any, by task",
-        weighs="by influence on new",
-        cost="4.1",
-    ),  # fmt: skip
+    ),
+    "metasp-only-s": _ours(
+        "metasp:MetaSP", "any, by task", "by influence on old", "4.1", preset={"gamma": 1.0}
+    ),
+    "metasp-only-p": _ours(
+        "metasp:MetaSP", "any, by task", "by influence on new", "4.1", preset={"gamma": 0.0}
+    ),
 }
 """How to learn, by name. Add one of your own, and `method=` takes its name."""
 
