@@ -121,7 +121,14 @@ class Task:
         """The same task with its trusted examples among the others, for who keeps no memory."""
         if self.trusted is None:
             return self
-        return replace(self, train=Examples.join([self.train, self.trusted]), trusted=None)
+        parts = [self.train, self.trusted]
+        if parts[0].source is not parts[1].source:
+            batches = [part.take(torch.arange(len(part))) for part in parts]
+            joined = Batch.join(batches)
+            train = Examples.of(joined.inputs, joined.labels, joined.ids)
+        else:
+            train = Examples.join(parts)
+        return replace(self, train=train, trusted=None)
 
 
 class Streams:

@@ -1,6 +1,6 @@
 """From a user's model and settings to the same trainer that a run has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -276,6 +276,18 @@ def plan_for(plan: Plan, classes: Sequence[int], known: Sequence[Task]) -> Plan:
     """The plan with it said whether classes come back, as in a domain-incremental stream."""
     before = {label for task in known for label in task.classes}
     return replace(plan, shared_classes=plan.shared_classes or bool(before & set(classes)))
+
+
+def check_trusted(found: Arrivals, classes: Collection[int]) -> None:
+    """Verified examples must be of classes that the learner has seen."""
+    if not found.are_classes:
+        raise UserError("verified examples have classes as labels: give whole numbers.")
+    strange = sorted(set(found.classes) - set(classes))
+    if strange:
+        raise UserError(
+            f"the verified examples are of class {strange[0]}, which no task has had: give "
+            f"examples of {', '.join(map(str, sorted(classes)))}."
+        )
 
 
 def task_of(index: int, found: Arrivals, ids: Tensor, test: Arrivals | None) -> Task:

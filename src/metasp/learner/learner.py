@@ -3,9 +3,10 @@
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, Self, TypedDict, Unpack, cast
 
 import pyarrow as pa
 import torch
@@ -34,6 +35,7 @@ from metasp.learner.from_model import (
     check_arrivals,
     check_fit,
     check_names,
+    check_trusted,
     plan_for,
     score_outputs,
     task_of,
@@ -45,11 +47,17 @@ from metasp.learner.progress import shown
 from metasp.learner.randomness import OwnRandomness
 from metasp.learner.settings import Augment, LearnerSettings, Metric, Parts, chosen
 from metasp.learner.stored import from_file, put_buffers, to_file, unsaved_buffers
-from metasp.learner.view import InfluenceRow, MemoryView, influence_table, without_inputs
+from metasp.learner.view import (
+    InfluenceRow,
+    MemoryView,
+    influence_table,
+    with_names,
+    without_inputs,
+)
 from metasp.methods import Method
 from metasp.methods.learner import Scoring
 from metasp.typed import LearnerKeywords
-from metasp.types import LossFn, Rows, State
+from metasp.types import Batch, Examples, LossFn, Rows, State
 
 
 class Removal(TypedDict):
@@ -59,6 +67,15 @@ class Removal(TypedDict):
     when: str
     reason: str
     from_memory: int
+
+
+class Arriving(NamedTuple):
+    """What a task brings: examples, their ids if they have any, tests, and verified examples."""
+
+    found: Arrivals
+    ids: Any
+    test: Arrivals | None
+    trusted: Arrivals | None
 
 
 class ContinualLearner:
@@ -109,18 +126,24 @@ class ContinualLearner:
         ids: Rows | None = None,
         test: Data | None = None,
         progress: bool = True,
+        trusted: Data | None = None,
     ) -> Self:
         """Learn a new task: a torch Dataset or DataLoader, or a pair (inputs, labels). Classes may
         be new or known. ``ids`` are whole numbers that name the examples for life (default:
         running numbers); those that were forgotten are left out. With a ``test`` dataset the task
-        is scored before and after. If this fails or is interrupted, the learner is as before."""
-        with closing(self.stream(dataset, ids, test)) as events:
+        is scored before and after. ``trusted`` are further examples whose labels a person has
+        verified: see `trust`. If this fails or is interrupted, the learner is as before."""
+        with closing(self.stream(dataset, ids, test, trusted)) as events:
             for _ in shown(events, self._trainer) if progress else events:
                 pass
         return self
 
     def stream(
-        self, dataset: Data, ids: Rows | None = None, test: Data | None = None
+        self,
+        dataset: Data,
+        ids: Rows | None = None,
+        test: Data | None = None,
+        trusted: Data | None = None,
     ) -> Generator[Event, None, None]:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before."""
@@ -134,10 +157,27 @@ class ContinualLearner:
             with self._random.used():  # a loader may shuffle
                 found = read(dataset, dtype)
                 tests = None if test is None else read(test, dtype, "test dataset")
+                verified = None if trusted is None else read(trusted, dtype, "trusted examples")
         except BaseException:
             self._random.restore(before)
             raise
-        return self._events(found, ids, tests, before)
+        return self._events(Arriving(found, ids, tests, verified), before)
+
+    def trust(self, examples: Data) -> list[int]:
+        """Pin examples of classes already seen, whose labels a person has verified, in the memory:
+        a Dataset or a pair (inputs, labels). They count in its budget, within their class's share,
+        and stay as long as it lasts. Gives their ids."""
+        self._check_idle("trust")
+        self._check_learned()
+        found = read(examples, self._dtype, "trusted examples")
+        check_trusted(found, self.classes)
+        trainer, names = self._trainer, self._next_id + torch.arange(len(found.labels))
+        check_arrivals(trainer.learner, found, trainer.tasks, self._learned)
+        batch, last = Batch(found.inputs, found.labels, names), len(trainer.tasks) - 1
+        trainer.learner.trust(batch, last, self.classes, trainer.method.column_values)
+        trainer.tasks[last] = with_names(trainer.tasks[last], names, found.labels)
+        self._next_id = int(names[-1]) + 1
+        return [int(name) for name in names]
 
     def predict(self, x: Rows) -> Tensor:
         """The class of each input (n,), of those seen; a regression's outputs."""
@@ -257,9 +297,7 @@ class ContinualLearner:
             raise UserError("this is a single input without a batch around it: give x[None].")
         return told_outputs(learner, inputs, scoring)
 
-    def _events(
-        self, found: Arrivals, ids: Any, test: Arrivals | None, random: State
-    ) -> Generator[Event, None, None]:
+    def _events(self, arriving: "Arriving", random: State) -> Generator[Event, None, None]:
         """One task from beginning to end, or not at all, with the random streams as they were
         before the data was read."""
         self._check_idle("learn")
@@ -268,7 +306,7 @@ class ContinualLearner:
         self._busy = True
         try:
             with self._random.used():
-                self._open(found, ids, test)
+                self._open(arriving)
             if not self.model.training:
                 self.model.train()
             for event in self._random.around(trainer.run()):
@@ -289,8 +327,9 @@ class ContinualLearner:
                 self._back_to(before)
                 restore_modes(mode)
 
-    def _open(self, found: Arrivals, ids: Any, test: Arrivals | None) -> None:
+    def _open(self, arriving: "Arriving") -> None:
         """Check what has arrived and put it at the end of the stream."""
+        found, ids, test, trusted = arriving
         trainer, learner = self._trainer, self._trainer.learner
         names = ids_of(ids, len(found.labels), self._next_id)
         if ids is not None:
@@ -309,8 +348,17 @@ class ContinualLearner:
             self._parts.check_scored(test.labels, found.labels)
             told_outputs(learner, test.inputs[:2])
         learner.plan = plan_for(learner.plan, found.classes, trainer.tasks)
-        trainer.tasks.append(task_of(len(trainer.tasks), found, names, test))
         self._next_id = max(self._next_id, int(names.max()) + 1)
+        task = task_of(len(trainer.tasks), found, names, test)
+        if trusted is not None:
+            check_trusted(trusted, {*self.classes, *found.classes})
+            check_arrivals(learner, trusted, [*trainer.tasks, task], self._learned)
+            own = self._next_id + torch.arange(len(trusted.labels))
+            task = replace(task, trusted=Examples.of(trusted.inputs, trusted.labels, own))
+            self._next_id = int(own[-1]) + 1
+        if self._recipe.selection is None:  # no memory to pin them in
+            task = task.with_trusted_in_train()
+        trainer.tasks.append(task)
         self._learned.append({"began": now(), "examples": len(names), "inputs": kind(found.inputs)})
 
     def _close(self, ledger: Ledger) -> None:

@@ -1,6 +1,7 @@
 """The memory as an asset: read it, audit it, use it as a dataset; it cannot be written through."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.utils.data import Dataset
 
 from metasp.influence import Ledger
 from metasp.memory import Memory
-from metasp.types import Task
+from metasp.types import Examples, Task
 
 MEANS = ("stability", "plasticity", "fused")
 
@@ -112,13 +113,32 @@ def numbers(values: Any) -> pa.DoubleArray:
     return pa.array(np.asarray(values, np.float64).reshape(-1), pa.float64(), from_pandas=True)
 
 
+def with_names(task: Task, ids: Tensor, labels: Tensor) -> Task:
+    """A task that has been learned, with further examples that are in memory under these ids."""
+    train = task.train
+    known = Examples(
+        train.source,
+        torch.arange(len(train) + len(ids)),
+        torch.cat([train.labels, labels.to(train.labels)]),
+        torch.cat([train.ids, ids]),
+    )
+    return replace(task, train=known)
+
+
 def without_inputs(task: Task) -> Task:
     """What is kept of a task that has been learned: ids, classes, and of which class each example
     was. Labels that are no classes may be the data itself: only their shape stays."""
     train = task.train
     labels = train.labels if task.classes else nothing_like(train.labels, len(train))
-    kept = type(train)(torch.zeros(0), torch.arange(len(train)), labels, train.ids)
-    return Task(task.index, task.classes, kept, task.test)
+    kept = Task(
+        task.index,
+        task.classes,
+        Examples(torch.zeros(0), torch.arange(len(train)), labels, train.ids),
+        task.test,
+    )
+    if task.trusted is not None:
+        kept = with_names(kept, task.trusted.ids, task.trusted.labels)
+    return kept
 
 
 def nothing_like(labels: Tensor, count: int) -> Tensor:
