@@ -24,7 +24,12 @@ Made by docs/make_typed.py from the dataclasses that own these settings: change 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 '''
-WORDS = {"tuple[int, ...]": "Sequence[int]", "Mapping": "Mapping[str, object]", "NoneType": "None"}
+WORDS = {
+    "tuple[tuple[int, int], ...]": "Sequence[tuple[int, int]]",
+    "tuple[int, ...]": "Sequence[int]",
+    "Mapping": "Mapping[str, object]",
+    "NoneType": "None",
+}
 
 STORED = (
     ("matrix", ["list[list[float | None]]"], "Row t: accuracy on each task after task t."),

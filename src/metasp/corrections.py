@@ -1,6 +1,157 @@
-"""What a person says of examples in a CSV file: leave it out, it is another class, it is right."""
+"""What a person says of examples: leave it out, it is another class, I have verified it.
+
+In a spec all three are numbers in ascending order, so that the same corrections are the same run;
+in files they are rows `id,label`, where a label is the name of a class, or its number from 0."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from metasp.errors import UserError, unknown
+
+Pairs = tuple[tuple[int, int], ...]
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
+LAST = 2**63 - 1  # the largest id
+NAMED = 5  # ids that a sentence names
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Ids to leave out, and ids with the class that they are: said, or verified."""
+
+    exclude: tuple[int, ...] = ()
+    relabel: Pairs = ()
+    verified: Pairs = ()
+
+    def __post_init__(self) -> None:
+        """Sort; refuse what contradicts itself."""
+        object.__setattr__(self, "exclude", tuple(sorted(set(self.exclude))))
+        seen: dict[int, str] = dict.fromkeys(self.exclude, "exclude")
+        for name in ("relabel", "verified"):
+            pairs = {tuple(pair) for pair in getattr(self, name)}
+            if any(len(pair) != 2 or min(pair) < 0 or max(pair) > LAST for pair in pairs):
+                raise UserError(f"{name} must be pairs of an id and a class, both from 0.")
+            labels = dict(pairs)
+            if len(labels) < len(pairs):
+                counts = Counter(pair[0] for pair in pairs)
+                twice = [i for i, count in counts.items() if count > 1]
+                raise UserError(f"{name} gives two classes to {words(twice)}: keep one.")
+            both = [i for i in labels if i in seen]
+            if both:
+                raise UserError(
+                    f"{seen[both[0]]} and {name} both have {words(both)}: say one thing of each."
+                )
+            seen |= dict.fromkeys(labels, name)
+            object.__setattr__(self, name, tuple(sorted(pairs)))
+        if self.exclude and not 0 <= self.exclude[0] <= self.exclude[-1] <= LAST:
+            raise UserError(f"exclude must be ids, whole numbers from 0 to {LAST}.")
+
+    @property
+    def ids(self) -> list[int]:
+        return [*self.exclude, *(i for i, _ in self.relabel), *(i for i, _ in self.verified)]
+
+    def updated(self, newer: "Corrections") -> "Corrections":
+        """These and newer ones; of an example that both name, the newer word counts."""
+        named = set(newer.ids)
+        return Corrections(
+            (*(i for i in self.exclude if i not in named), *newer.exclude),
+            (*(pair for pair in self.relabel if pair[0] not in named), *newer.relabel),
+            (*(pair for pair in self.verified if pair[0] not in named), *newer.verified),
+        )
+
+
+def read_corrections(files: Mapping[str, Path], classes: Sequence[str], most: int) -> Corrections:
+    """What the files say, by the name of what they are for; `most` examples there are at all. A
+    verified example without a label is wrong, and nobody knows what it is: it is left out."""
+    exclude: list[int] = []
+    pairs: dict[str, list[tuple[int, int]]] = {"relabel": [], "verified": []}
+    for kind, path in files.items():
+        rows = read_rows(path, most, labelled=kind != "exclude")
+        if kind == "exclude":
+            exclude += rows
+            continue
+        for identity, cell in rows.items():
+            if cell:
+                pairs[kind].append((identity, class_of(cell, classes, path)))
+            elif kind == "verified":
+                exclude.append(identity)
+            else:
+                raise UserError(f"{path} gives id {identity} no label: give one, or exclude it.")
+    return Corrections(tuple(exclude), tuple(pairs["relabel"]), tuple(pairs["verified"]))
+
+
+def read_rows(path: Path, most: int, labelled: bool) -> dict[int, str]:
+    """The rows of a CSV file: by id, with the label where it is asked for, as it is written."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return _rows(csv.reader(file), path, most, labelled)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: save it as CSV in UTF-8.") from error
+    except csv.Error as error:
+        raise UserError(f"{path} is not a CSV file ({error}): save it as one.") from error
+
+
+def _rows(lines: Iterable[list[str]], path: Path, most: int, labelled: bool) -> dict[int, str]:
+    reader = iter(lines)
+    names = [name.strip().lower() for name in next(reader, [])]
+    for name in ("id", "label") if labelled else ("id",):
+        if names.count(name) != 1:
+            found = ", ".join(map(repr, names)) or "none"
+            raise UserError(
+                f"{path} needs a first line with one column {name!r}, separated by commas; its "
+                f"columns are {found[:200]}."
+            )
+    rows: dict[int, str] = {}
+    for number, cells in enumerate(reader, start=2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(names):
+            raise UserError(
+                f"line {number} of {path} has {len(cells)} cells and the first line {len(names)}: "
+                "mend it."
+            )
+        identity = _id_in(cells[names.index("id")], number, path)
+        label = from_cell(cells[names.index("label")].strip()) if labelled else ""
+        if identity in rows:
+            how = "" if rows[identity] == label else f", as {rows[identity]!r} and as {label!r}"
+            raise UserError(f"line {number} of {path} names id {identity} again{how}: keep one.")
+        rows[identity] = label
+        if len(rows) > most:
+            raise UserError(
+                f"{path} has more rows than there are train examples ({most}): is it of this data?"
+            )
+    return rows
+
+
+def _id_in(cell: str, number: int, path: Path) -> int:
+    text = cell.strip()
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) > LAST:
+        raise UserError(
+            f"line {number} of {path} has the id {text[:60]!r}: ids are whole numbers from 0."
+        )
+    return int(text)
+
+
+def class_of(cell: str, classes: Sequence[str], path: Path) -> int:
+    """The number of a class from its name; or from its number, where no class is named by one."""
+    if cell in classes:
+        return list(classes).index(cell)
+    numbered = not any(name.isdecimal() for name in classes)
+    if numbered and cell.isascii() and cell.isdecimal() and int(cell[:9]) < len(classes):
+        return int(cell[:9])
+    raise unknown(f"class in {path}", cell[:60], classes)
+
+
+def words(ids: Sequence[int]) -> str:
+    """Some ids in a sentence."""
+    told = ", ".join(map(str, sorted(ids)[:NAMED]))
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return f"{'id' if len(ids) == 1 else 'ids'} {told}{more}"
 
 
 def as_cell(text: str) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from metasp import __version__
-from metasp.benchmarks import Benchmark, load_benchmark
+from metasp.benchmarks import Benchmark, assemble, load_source
 from metasp.benchmarks.python import dealt_again
+from metasp.corrections import read_corrections
 from metasp.engine import Trainer, build_trainer
 from metasp.engine.from_spec import complete
 from metasp.errors import UserError
@@ -124,12 +125,18 @@ def prepare(
     runs: Path,
     data: Path | None = None,
     benchmark: Benchmark | None = None,
+    said: Mapping[str, Path] | None = None,
     **options: Any,
 ) -> Experiment:
     """Load the data (or take a stream made by `metasp.split`), complete the spec and name the
-    directory; nothing is written yet."""
+    directory; nothing is written yet. `said` are files of corrections, by their kind: what they
+    hold is added to the spec, which needs them no more."""
+    source = load_source(spec, data) if benchmark is None else benchmark.source
+    if said:
+        newer = read_corrections(said, source.class_names, len(source.labels))
+        spec = spec.with_(**vars(spec.corrections.updated(newer)))
     if benchmark is None:
-        benchmark = load_benchmark(spec, data)
+        benchmark = assemble(source, spec)
     else:
         spec, benchmark = dealt_again(benchmark, spec)
     done = as_stored(runs, *(complete(spec, benchmark, rules) for rules in (True, False)))

@@ -5,7 +5,6 @@ import json
 import math
 import numbers
 import re
-import tomllib
 import types
 import typing
 import unicodedata
@@ -14,7 +13,9 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replac
 from pathlib import Path
 from typing import Any, Self
 
+from metasp.corrections import Corrections
 from metasp.errors import UserError, unknown
+from metasp.toml import as_toml, read_toml
 
 LARGEST = 1e30  # what is computed with in single precision must not overflow there
 
@@ -150,6 +151,19 @@ class RunSpec:
         late=True,
         role="labels",
     )
+    exclude: tuple[int, ...] = setting(
+        tuple, "Ids of train examples to leave out.", late=True, role="labels"
+    )
+    relabel: tuple[tuple[int, int], ...] = setting(
+        tuple, "Ids of train examples with the class that each is.", late=True, role="labels"
+    )
+    verified: tuple[tuple[int, int], ...] = setting(
+        tuple,
+        "Ids of train examples with the class that a person verified; they leave the stream and "
+        "are pinned in the memory.",
+        late=True,
+        role="labels",
+    )
     method: str = setting(
         "metasp-rehsel", "How to learn; see `metasp list methods`.", role="method"
     )
@@ -216,6 +230,13 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         validate(self)
+        for name, value in vars(self.corrections).items():  # sorted: the same ones, the same run
+            object.__setattr__(self, name, value)
+
+    @property
+    def corrections(self) -> Corrections:
+        """What a person has said of examples."""
+        return Corrections(self.exclude, self.relabel, self.verified)
 
     @property
     def digest(self) -> str:
@@ -233,7 +254,8 @@ class RunSpec:
         """Plain values by name; without what is None, or late and at its default."""
         values = {key: plain(value) for key, value in asdict(self).items() if value is not None}
         for entry in fields(self):
-            if entry.metadata.get("late") and values.get(entry.name) == entry.default:
+            usual = [] if entry.default is MISSING else entry.default
+            if entry.metadata.get("late") and values.get(entry.name) == usual:
                 del values[entry.name]
         values["settings"] = {k: plain(v) for k, v in self.settings.items() if v is not None}
         return values
@@ -241,10 +263,10 @@ class RunSpec:
     def to_toml(self) -> str:
         values: dict[str, Any] = self.as_dict()
         settings = values.pop("settings")
-        lines = [f"{key} = {toml(value)}" for key, value in values.items()]
+        lines = [f"{key} = {as_toml(value)}" for key, value in values.items()]
         if settings:
             lines += ["", "[settings]"]
-            lines += [f"{key} = {toml(value)}" for key, value in settings.items()]
+            lines += [f"{key} = {as_toml(value)}" for key, value in settings.items()]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -270,38 +292,12 @@ class RunSpec:
         return replace(self, **checked_at_once)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file, or one sentence about why there is none."""
-    try:
-        return parse_toml(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}.") from error
-
-
-def parse_toml(text: str, source: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{source} is not valid TOML: {error}.") from error
-    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
-        raise UserError(
-            f"{source} holds a number or lists in lists too long to be read: shorten them."
-        ) from error
-
-
-def toml(value: Any) -> str:
-    """A plain value in TOML, whose strings are JSON's but for one control character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
 
 
 def validate(owner: Any) -> None:

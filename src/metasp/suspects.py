@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Sequence[Any]]
 
 WAYS = {
-    "score": "what the method's judge of labels gave it: 1 right, −1 wrong",
+    "score": "how likely its label is right, as the method judges: 1 certainly, −1 certainly not",
     "margin": "the logit of its label less the largest other, mean over its training",
     "loss": "its loss, mean over its training",
     "influence": "its influence over the mean size in its task; above 0 hurts",
@@ -53,11 +53,14 @@ class Scores:
         return np.argsort(np.nan_to_num(self.support(way), nan=np.inf), kind="stable")
 
     def expected(self, way: str) -> int:
-        """An estimate of how many labels are wrong: in each task and class those that the way
-        speaks against, less as many as there are right ones expected among them. Of these there
+        """An estimate of how many labels are wrong. A score is a probability, and these add up.
+        Otherwise: in each task and class those that the way speaks against, less as many as
+        there are right ones expected among them. Of these there
         are as many as speak for the label by more than twice the typical size, as a right
         example is as often below what is typical as above it."""
         support, total = self.support(way), 0
+        if way == "score":
+            return round(float(np.nansum((1 - support) / 2)))
         groups = np.stack([self.tasks, self.labels], axis=1)
         for group in np.unique(groups, axis=0):
             values = support[(groups == group).all(1) & np.isfinite(support)]

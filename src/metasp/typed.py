@@ -52,6 +52,13 @@ class SpecKeywords(SplitKeywords, total=False):
     trusted: int
     """Examples per class whose true labels are given, as if a person had verified them; they leave
     the stream and are pinned in the memory. Default: 0."""
+    exclude: Sequence[int]
+    """Ids of train examples to leave out."""
+    relabel: Sequence[tuple[int, int]]
+    """Ids of train examples with the class that each is."""
+    verified: Sequence[tuple[int, int]]
+    """Ids of train examples with the class that a person verified; they leave the stream and are
+    pinned in the memory."""
     method: str
     """How to learn; see `metasp list methods`. Default: metasp-rehsel."""
     settings: Mapping[str, object]

@@ -112,6 +112,11 @@ class Task:
     test: Examples
     trusted: Examples | None = None
 
+    @property
+    def ids(self) -> Tensor:
+        """The ids of all its examples that are not for testing."""
+        return self.with_trusted_in_train().train.ids
+
     def without(self, ids: Tensor) -> "Task":
         """The same task, but for the training examples of these ids."""
         trusted = None if self.trusted is None else self.trusted.without(ids)

@@ -144,7 +144,7 @@ LIGHT = [
     "--help", "--version", "list methods", "list selections", "list backbones", "list benchmarks",
     "list runs --runs RUNS", "report RUNS", "report RUNS --format latex",
     "report RUNS --table time", "report RUN --table matrix", "figures RUNS --out OUT --only front",
-    "suspects RUN", "memory list RUN", "memory forget RUN 3", "sweep paper-table-1-small --print",
+    "suspects RUN", "memory list RUN", "memory forget RUN 11", "sweep paper-table-1-small --print",
     "run --help", "resume --help", "sweep --help", "explore --help", "influence-check --help",
 ]  # fmt: skip
 SLOW = {"torch", "scipy.stats", "sklearn", "ray"}  # each takes a second or more to load

@@ -76,8 +76,8 @@ def test_list_and_forget_in_a_finished_run(tiny, capsys):
 
 def test_reasons_are_text_and_what_is_not_there_is_not_recorded(tiny, capsys):
     directory = finish(tiny(method="er"))
-    done = call(capsys, "memory", "forget", directory.path, 3, "--reason", "[/done] [red]")
-    assert done["forgotten"] == [3]
+    done = call(capsys, "memory", "forget", directory.path, 11, "--reason", "[/done] [red]")
+    assert done["forgotten"] == [11]
     with pytest.raises(SystemExit) as stop:
         main(["memory", "list", str(directory.path)])
     assert stop.value.code == 0

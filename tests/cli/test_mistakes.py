@@ -59,7 +59,7 @@ def test_an_id_too_large_to_be_one_leaves_the_run_alone(tiny, capsys):
     assert (code, len(text.splitlines())) == (2, 1)
     assert "no example has another" in text
     assert sorted(path.name for path in run.iterdir()) == before
-    assert told(capsys, "memory", "forget", run, 3)[0] == 0
+    assert told(capsys, "memory", "forget", run, 11)[0] == 0
 
 
 RESULTS = ["{}", '{"class_il": 3}', '{"class_il": {"A_inf": null}, "task_il": {}}']
@@ -118,14 +118,14 @@ def test_a_garbled_log_is_one_sentence(content, tiny, capsys):
 def test_what_cannot_be_erased_is_said(tiny, capsys):
     run = finish(tiny())
     (run.path / "memory" / "task-000.parquet").write_bytes(b"not a table")
-    code, text = told(capsys, "memory", "forget", run.path, 3)
+    code, text = told(capsys, "memory", "forget", run.path, 11)
     assert (code, len(text.splitlines())) == (2, 1)
     assert "task-000.parquet is damaged" in text
     (run.path / "memory" / "task-000.parquet").unlink()
-    assert told(capsys, "memory", "forget", run.path, 3)[0] == 0
-    assert RunDir(run.path).forgotten() == [3]
+    assert told(capsys, "memory", "forget", run.path, 11)[0] == 0
+    assert RunDir(run.path).forgotten() == [11]
     (run.path / "result.json").write_text("[]")
-    code, text = told(capsys, "memory", "forget", run.path, 4)
+    code, text = told(capsys, "memory", "forget", run.path, 12)
     assert (code, len(text.splitlines())) == (2, 1)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from metasp.benchmarks.corrected import with_corrections
 from metasp.benchmarks.deal import split
 from metasp.benchmarks.noise import Flipped, with_imbalance, with_label_noise, wrong_labels
 from metasp.benchmarks.source import Source
@@ -86,6 +87,9 @@ def assemble(
         tasks = with_label_noise(
             tasks, spec.label_noise, kind, spec.label_noise_scope, streams[name]
         )
+    said = spec.corrections
+    if said.ids:
+        tasks = with_corrections(tasks, said, source.classes)
     true = source.labels if source.true_labels is None else source.true_labels
     if spec.trusted:
         known = (source.train.ids, true)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.types import Task
+from metasp.types import Examples, Task
 
 
 def with_trusted(
@@ -36,6 +36,8 @@ def with_trusted(
                 "less."
             )
         trusted = replace(train.only(verified), labels=known[verified])
+        if task.trusted is not None:
+            trusted = Examples.join([task.trusted, trusted])
         rest = train.only(torch.nonzero(left).flatten())
         found.append(replace(task, train=rest, trusted=trusted))
     return found

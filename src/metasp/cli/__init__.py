@@ -22,6 +22,7 @@ COMMANDS = {
     "list": "List methods, benchmarks, backbones, selections or runs.",
     "memory": "List what a run's memory holds, or make it forget examples.",
     "suspects": "List the examples most likely mislabelled.",
+    "compare": "What changed from one run to another on the same data.",
     "influence-check": "Compare influence approximations with the exact influence.",
 }
 NO_ROOM = re.compile(r"(can't|cannot|not enough|out of) (allocate )?memory", re.IGNORECASE)

@@ -7,8 +7,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from metasp.cli.options import json_option
+from metasp.cli.options import data_option, json_option
 from metasp.console import text_console
+from metasp.corrections import LAST, read_rows, words
 from metasp.errors import UserError
 from metasp.store import RunDir, open_run
 from metasp.store.forget import records
@@ -21,7 +22,9 @@ Examples:
   metasp memory list RUN --label 3 --json
   metasp memory forget RUN 17 1203 --reason "withdrawn by its owner"
   metasp memory forget RUN --label 3
+  metasp memory forget RUN --from withdrawn.csv
 """
+MOST = 10_000_000  # rows of a file of ids
 run_argument = click.argument("run", type=click.Path(path_type=Path))
 label_option = click.option("--label", type=int, help="Only what is stored of this class.")
 task_option = click.option(
@@ -62,19 +65,35 @@ def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None
 @click.argument("ids", type=click.IntRange(min=0), nargs=-1)
 @label_option
 @task_option
+@click.option(
+    "--from", "file", type=click.Path(path_type=Path), help="CSV file with a column id: these."
+)
 @click.option("--reason", default="", help="Why; kept in the record of removals.")
+@data_option
 @json_option
 def forget(
-    run: Path, ids: tuple[int, ...], label: int | None, task: int | None, reason: str, as_json: bool
+    run: Path,
+    ids: tuple[int, ...],
+    label: int | None,
+    task: int | None,
+    file: Path | None,
+    reason: str,
+    data: Path | None,
+    as_json: bool,
 ) -> None:
-    """Forget examples of RUN: those with the given IDS, or all that the memory holds of a label or
-    task. Nothing of them stays in the run's tables and checkpoints, and a run that goes on does so
-    without them; the record keeps their ids, the time and the reason. What the network has learned
-    from them stays learned."""
+    """Forget examples of RUN: those with the given IDS, those of a file, or all that the memory
+    holds of a label or task. Nothing of them stays in the run's tables and checkpoints, and a run
+    that goes on does so without them; the record keeps their ids, the time and the reason. What
+    the network has learned from them stays learned."""
     where = open_run(run)
     picked = label is not None or task is not None
-    if bool(ids) == picked:
-        raise UserError("say what to forget: ids, or --label and --task, but not both.")
+    if [bool(ids), picked, file is not None].count(True) != 1:
+        raise UserError("say what to forget: ids, or --from, or --label and --task, but not both.")
+    if file is not None:
+        ids = tuple(read_rows(file, MOST, labelled=False))
+    strange = unknown_ids(where, set(ids), data)
+    if strange:
+        raise UserError(f"{run} has no example with {words(strange)}: nothing was forgotten.")
     # Ids can be forgotten before there is a memory.
     looked = picked or newest_checkpoint(where.path)
     held = {row["id"] for row in only(rows_of(where), label, task)} if looked else set()
@@ -86,6 +105,24 @@ def forget(
         print(json.dumps({"run": str(run), "forgotten": gone, "from_memory": freed}))
     else:
         print(f"forgot {len(gone)} examples, {freed} of them from the memory; see {run}")
+
+
+def unknown_ids(run: RunDir, ids: set[int], data: Path | None) -> list[int]:
+    """Those that are no train examples of a run: neither its tables nor its data know them. Where
+    an unfinished run's data is not here, nobody can say."""
+    tables = [*run.memory_tables().values(), *run.scores().values()]
+    tables += [table for table in (run.influence(), run.noise(), run.trusted()) if table]
+    left = ids.difference(run.forgotten(), *(table["id"] for table in tables))
+    if not left or max(left) > LAST:  # the store says what is no id at all
+        return []
+    from metasp.benchmarks import load_benchmark  # torch comes with it
+
+    spec = run.spec()
+    try:
+        benchmark = load_benchmark(spec.with_(exclude=(), relabel=(), verified=()), data)
+    except UserError:  # it is not here any more, or was given in Python
+        return sorted(left) if run.finished else []
+    return sorted(left.difference(*(task.ids.tolist() for task in benchmark.tasks)))
 
 
 def rows_of(run: RunDir) -> list[dict[str, Any]]:

@@ -154,7 +154,24 @@ def spec_options(function: Command) -> Command:
     for key in sorted(meanings, reverse=True):
         told = [f"{words} [{', '.join(names)}]" for words, names in meanings[key].items()]
         function = option(key, [*kinds[key]], " ".join(told))(function)
-    return settings_options(RunSpec, skip=("settings", "data_digest"))(function)
+    return settings_options(RunSpec, skip=("settings", "data_digest", *CORRECTIONS))(function)
+
+
+CORRECTIONS = {
+    "exclude": "CSV file with a column id: leave these train examples out.",
+    "relabel": "CSV file with columns id and label: these train examples are of that class.",
+    "verified": "CSV file with columns id and label, such as the explorer saves: a person verified "
+    "these; they leave the stream and are pinned in the memory. Without a label: left out.",
+}
+
+
+def correction_options(function: Command) -> Command:
+    """The flags that take what a person says of examples from files; they add to what the spec
+    says, and the newer word counts."""
+    for name, text in reversed(CORRECTIONS.items()):
+        kind = click.Path(path_type=Path)
+        function = click.option(f"--{name}", type=kind, metavar="FILE", help=text)(function)
+    return function
 
 
 def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:

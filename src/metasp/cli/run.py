@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metasp.cli.options import (
+    CORRECTIONS,
     checkpoint_option,
+    correction_options,
     data_option,
     json_option,
     runs_option,
@@ -35,6 +37,7 @@ Examples:
   metasp run --spec my.toml --epochs 20
   metasp run --json > result.json
   metasp run --track tensorboard
+  metasp run --spec RUN/spec.toml --verified verified.csv
 """
 
 
@@ -43,6 +46,7 @@ Examples:
     "--spec", "file", type=click.Path(path_type=Path), help="TOML file; flags override it."
 )
 @spec_options
+@correction_options
 @runs_option
 @data_option
 @checkpoint_option
@@ -63,8 +67,12 @@ def command(
     that was stopped is continued."""
     from metasp.experiment import prepare  # torch comes with it: not for a mere --help
 
+    found = {name: given.pop(name) for name in CORRECTIONS}
+    files = {name: path for name, path in found.items() if path is not None}
     spec = spec_from(file, given)
-    experiment = prepare(spec, runs, data, checkpoint_seconds=checkpoint_seconds, force=force)
+    experiment = prepare(
+        spec, runs, data, said=files, checkpoint_seconds=checkpoint_seconds, force=force
+    )
     return execute(experiment, as_json, track)
 
 

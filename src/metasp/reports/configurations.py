@@ -17,6 +17,7 @@ APART = (*DATA, "method", "memory", "seed")  # a row's, a group's and a run's ow
 # A method's or backbone's own choice: differs by nature.
 OWNED = (*fields_with(RunSpec, owner="method"), *fields_with(RunSpec, owner="backbone"))
 PROTOCOL = sorted(fields_with(RunSpec, protocol=True), key=lambda name: name in DATA)
+CORRECTED = {"exclude": "left out", "relabel": "relabelled", "verified": "verified"}
 UPPER_BOUND = "joint"
 LONGEST = 100  # letters of a file name, without what it shows and of which row
 
@@ -199,6 +200,8 @@ def usual(key: str, values: Sequence[str]) -> str:
 
 def say(key: str, value: Any) -> str:
     words = key.replace("_", " ")
+    if key in CORRECTED and value is not None:
+        return f"{len(value)} {CORRECTED[key]}"
     if value is True:
         return words
     if value is False:

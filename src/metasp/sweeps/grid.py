@@ -11,7 +11,8 @@ from typing import Any
 
 from metasp.errors import UserError, unknown
 from metasp.methods import METHODS, method_named
-from metasp.spec import RunSpec, fields_with, frozen, parse_toml, read_toml
+from metasp.spec import RunSpec, fields_with, frozen
+from metasp.toml import parse_toml, read_toml
 
 Values = dict[str, Any]
 

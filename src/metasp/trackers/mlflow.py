@@ -100,6 +100,9 @@ class Tracker(trackers.Tracker):
             self._experiment(folder), run_name=self.run.path.name, tags=tags
         )
         values: dict[str, Any] = spec.as_dict()
+        for name in vars(spec.corrections):  # may be thousands: how many there are
+            if name in values:
+                values[name] = len(values[name])
         values |= {f"settings.{key}": value for key, value in values.pop("settings").items()}
         params = [Param(key, str(value)) for key, value in values.items()]
         self.client.log_batch(made.info.run_id, params=params)

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from metasp.errors import UserError
 from metasp.metrics import METRICS
+from metasp.reports.compare import refuse_other_data
 from metasp.reports.explorer.pictures import Material, Missing, packed, short
 from metasp.reports.explorer.points import Points, ids_to_show
 from metasp.reports.explorer.records import Record, read_run
-from metasp.spec import RunSpec, fields_with
 from metasp.store import RunDir
 
 SCRIPTS = (
@@ -49,11 +48,7 @@ def build_page(
 ) -> Built:
     """The explorer of one run, or of two to compare. Examples beyond `limit` are only counted."""
     records = [read_run(run) for run in runs]
-    if len({stream_of(record.spec) for record in records}) > 1:
-        raise UserError(
-            "the two runs saw different data: compare runs of the same benchmark and settings of "
-            "its data and, where the order of classes or wrong labels are drawn, of one seed."
-        )
+    refuse_other_data([record.spec for record in records])
     measured = joined([record.points for record in records])
     remembered = np.concatenate([record.remembered for record in records])
     shown = ids_to_show(measured, remembered, limit)
@@ -73,15 +68,6 @@ def build_page(
     }
     title = " and ".join(record.spec.method for record in records)
     return Built(assembled(title, data, sheets), len(shown), everything)
-
-
-def stream_of(spec: RunSpec) -> tuple[Any, ...]:
-    """What tells the stream of examples of one run from that of another."""
-    drawn = spec.class_order == "shuffled" or spec.label_noise > 0 or spec.imbalance < 1
-    return (
-        *(getattr(spec, name) for name in fields_with(RunSpec, role="data")),
-        spec.seed if drawn else None,
-    )
 
 
 def told(record: Record, shown: np.ndarray[Any, Any]) -> dict[str, Any]:

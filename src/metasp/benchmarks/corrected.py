@@ -1,0 +1,70 @@
+"""A stream as a person has corrected it: examples left out, given other labels, or verified."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from metasp.corrections import Corrections, Pairs, words
+from metasp.errors import UserError
+from metasp.types import Examples, Task
+
+
+def with_corrections(tasks: Sequence[Task], said: Corrections, classes: int) -> list[Task]:
+    """The same stream without what is excluded and with the labels that were given. Verified
+    examples are no longer in the train data. An example whose class is one of another task goes
+    there, as it would have with the right label from the start."""
+    train = Examples.join([task.train for task in tasks])
+    home = torch.cat([torch.full((len(task.train),), task.index) for task in tasks])
+    missing = sorted(set(said.ids) - set(train.ids.tolist()))
+    if missing:
+        raise UserError(
+            f"no train example of this stream has {words(missing)}: take them out of the "
+            "corrections, or see which data these are of."
+        )
+    labels, verified = train.labels.clone(), torch.zeros(len(train), dtype=torch.bool)
+    place = {identity: row for row, identity in enumerate(train.ids.tolist())}
+    for pairs, trusted in ((said.relabel, False), (said.verified, True)):
+        rows, given = _rows_and_labels(pairs, place, classes)
+        labels[rows] = given
+        verified[rows] = trusted
+    excluded = torch.isin(train.ids, torch.tensor(said.exclude, dtype=torch.long))
+    corrected = replace(train, labels=labels)
+    strangers = ~_fits(labels, home, tasks)
+    for task in reversed(tasks):  # the first that has the class comes last
+        home[strangers & torch.isin(labels, torch.tensor(task.classes))] = task.index
+    return [_task(task, corrected, home == task.index, verified, excluded) for task in tasks]
+
+
+def _fits(labels: Tensor, home: Tensor, tasks: Sequence[Task]) -> Tensor:
+    """Whether each example has a class of the task it is in, shape (n,)."""
+    fits = torch.zeros(len(labels), dtype=torch.bool)
+    for task in tasks:
+        fits |= (home == task.index) & torch.isin(labels, torch.tensor(task.classes))
+    return fits
+
+
+def _rows_and_labels(pairs: Pairs, place: dict[int, int], classes: int) -> tuple[Tensor, Tensor]:
+    beyond = [label for _, label in pairs if label >= classes]
+    if beyond:
+        raise UserError(
+            f"there is no class {beyond[0]}: classes are numbered from 0 to {classes - 1}."
+        )
+    rows = torch.tensor([place[identity] for identity, _ in pairs], dtype=torch.long)
+    return rows, torch.tensor([label for _, label in pairs], dtype=torch.long)
+
+
+def _task(
+    task: Task, examples: Examples, inside: Tensor, verified: Tensor, excluded: Tensor
+) -> Task:
+    left = inside & ~verified & ~excluded
+    if int(left.sum()) < 2:
+        raise UserError(
+            f"these corrections leave nothing of task {task.index + 1} to learn from: exclude or "
+            "verify less of it."
+        )
+    train = examples.only(torch.nonzero(left).flatten())
+    chosen = torch.nonzero(inside & verified).flatten()
+    trusted = examples.only(chosen) if len(chosen) else task.trusted
+    return replace(task, train=train, trusted=trusted)
