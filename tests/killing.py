@@ -24,7 +24,7 @@ from tests.methods.worlds import TELLING
 
 FLAGS = ["--epochs", "3", "--limit-per-class", "10", "--batch-size", "8", "--memory", "30",
          "--memory-batch", "8", "--momentum", "0.9", "--lr", "0.02", "--label-noise", "0.1",
-         "--threads", "1", "--checkpoint-seconds", "0"]  # fmt: skip
+         "--trusted", "1", "--threads", "1", "--checkpoint-seconds", "0"]  # fmt: skip
 EACH = 2  # kills in each kind of phase
 ROUNDS = 5  # runs that may be needed for it where the machine is busy
 

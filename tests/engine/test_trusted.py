@@ -98,3 +98,17 @@ def test_every_example_of_every_task_has_its_scores(tmp_path):
         assert kept == set(run.memory_tables()[task.index]["id"]) & set(task.train.ids.tolist())
     run.forget([tables[2]["id"][0]], "withdrawn")
     assert tables[2]["id"][0] not in run.scores()[2]["id"]
+
+
+def test_their_influence_is_told_with_their_label(tmp_path):
+    """They are replayed, so they are measured: without a label the table would be damaged."""
+    spec = small("metasp", trusted=2, limit_per_class=6, tasks=2, memory=30)
+    run = finish(prepare(spec, tmp_path))
+    given, found = run.trusted(), run.influence()
+    label = dict(zip(given["id"], given["label"]))
+    rows = [i for i, name in enumerate(found["id"]) if name in label]
+    assert rows
+    for i in rows:
+        assert found["label"][i] == label[found["id"][i]]
+        assert found["source"][i] == "memory"
+        assert found["predicted"][i] in range(10)

@@ -136,6 +136,8 @@ def offer_for(memory, labels, ids, task):
         held_loss=torch.rand(memory.capacity, generator=draw).double() + 1,
         final_loss=lambda: torch.rand(size, generator=draw),
         redundancy=torch.zeros(size),
+        right=torch.ones(size).double(),
+        task_loss=torch.rand(size, generator=draw).double(),
     )
 
 

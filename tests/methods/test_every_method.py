@@ -55,7 +55,7 @@ def run(spec, folder, stops=()):
 def test_a_run_stopped_in_every_phase_of_every_task_ends_in_the_same_bits(name, tmp_path):
     schedule = {"rehearse_last": 2} if METHODS[name].kind.schedules else {}
     observed = {"observe": 1} if name == "er" else {}
-    spec = small(name, limit_per_class=6, batch_size=4, momentum=0.9, lr=0.02, epochs=3,
+    spec = small(name, limit_per_class=6, batch_size=4, momentum=0.9, lr=0.02, epochs=3, trusted=1,
                  classes_per_task=(4, 3, 3), label_noise=0.1, **schedule, **observed)  # fmt: skip
     spec = spec.with_(settings=TELLING.get(name, {}))
     whole = run(spec, tmp_path / "whole").directory
@@ -160,7 +160,7 @@ def test_memory_holds_raw_examples(name):
         pytest.skip("keeps no memory, or edits it on purpose")
     trainer = digits(name, limit_per_class=6, epochs=1)
     train(trainer, 4)
-    memory, source = trainer.learner.memory, trainer.tasks[0].train
+    memory, source = trainer.learner.memory, trainer.tasks[0].with_trusted_in_train().train
     rows = {int(i): source.take(torch.tensor([n])).inputs[0] for n, i in enumerate(source.ids)}
     for slot in torch.nonzero(memory.tasks == 0).flatten():
         assert torch.equal(memory.inputs[slot], rows[int(memory.ids[slot])])

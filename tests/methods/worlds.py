@@ -1,12 +1,14 @@
 """Small real runs for the tests of methods."""
 
 import copy
+from dataclasses import replace
 
 import torch
 
 from metasp.benchmarks import Benchmark, Source, Transform, load_benchmark, split
 from metasp.engine import build_trainer
 from metasp.engine.from_spec import complete
+from metasp.methods import METHODS
 from metasp.spec import RunSpec
 
 BRIEF = {"gdumb": {"memory_epochs": 3}, "hal": {"anchor_steps": 4}}
@@ -31,6 +33,7 @@ def digits(method, **changes):
 
 def small(method, **changes):
     values = {
+        "trusted": int(METHODS[method].kind.needs_verified),
         "settings": BRIEF.get(method, {}),
         "limit_per_class": 12,
         "memory": 20,
@@ -61,8 +64,16 @@ def blobs(counts, shape=(1, 6, 6), tasks=None):
 
 def on(benchmark, method, **changes):
     """A trainer at the start of a benchmark made by hand."""
-    spec = small(method, limit_per_class=None, **changes)
+    spec = small(method, **{"limit_per_class": None, "trusted": 0, **changes})
+    if METHODS[method].kind.needs_verified:
+        benchmark = replace(benchmark, tasks=[with_trusted_copies(t) for t in benchmark.tasks])
     return build_trainer(complete(spec, benchmark), benchmark)
+
+
+def with_trusted_copies(task):
+    """The task with a verified copy of its first examples, under ids of their own."""
+    copies = task.train.only(torch.arange(min(2, len(task.train))))
+    return replace(task, trusted=replace(copies, ids=copies.ids + 10_000))
 
 
 def fill(trainer, tasks=1, each=10):

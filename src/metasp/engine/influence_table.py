@@ -31,12 +31,9 @@ def influence_columns(
     if not len(ledger):
         return {}
     columns = {name: column.tolist() for name, column in ledger.arrays().items()}
-    label = {
-        i: y
-        for task in seen
-        if task.classes
-        for i, y in zip(task.train.ids.tolist(), task.train.labels.tolist())
-    }
+    label: dict[int, int] = {}
+    for task in (each.with_trusted_in_train() for each in seen if each.classes):
+        label.update(zip(task.train.ids.tolist(), task.train.labels.tolist()))
     new = set(seen[-1].train.ids.tolist())
     kept = set(memory.ids[memory.occupied].tolist())
     ids = columns["id"]
@@ -84,7 +81,7 @@ def predicted_labels(
     mode, so that training goes on as if it had not looked."""
     wanted, found = set(ids), dict[int, int]()
     classes = sorted({label for task in seen for label in task.classes})
-    for task in seen if classes else ():
+    for task in (each.with_trusted_in_train() for each in seen) if classes else ():
         rows = [row for row, name in enumerate(task.train.ids.tolist()) if name in wanted]
         if not rows or not len(task.train.source):
             continue

@@ -114,6 +114,7 @@ class VerifiedOnly(Method):
     """Learns from the verified examples in memory, and from nothing else."""
 
     classes = True
+    schedules = False  # an epoch without replay has nothing verified
     needs_verified = True
     selection: ClassVar[str | None] = "judged"
 
