@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from metasp.methods.learner import Objective
 from metasp.methods.weighting import InfluenceWeights, as_mean, validation_sets
 from tests.methods.test_metasp import net, small_learner
+from tests.methods.worlds import digits, finish, weights
 
 LR = 0.3
 
@@ -110,3 +111,17 @@ def test_as_a_mean_it_is_the_same_sum():
     mean = as_mean(objective, batch.size)
     total = (objective.shares * objective.loss_fn(outputs, objective.targets)).sum()
     torch.testing.assert_close(mean.loss_fn(outputs, mean.targets).mean(), total)
+
+
+@pytest.mark.parametrize("method", ["er-ace", "der", "derpp", "icarl"])
+def test_methods_of_several_terms_can_be_observed_and_weighed(method):
+    """Masked outputs and unknown targets leave every influence finite; looking changes no bit."""
+    alone, observed, weighed = (digits(method, limit_per_class=8, observe=n) for n in (0, 1, 0))
+    weighed.learner.weigh = InfluenceWeights()
+    told = [finish(trainer) for trainer in (alone, observed, weighed)]
+    for events in told[1:]:
+        steps = [words for _, words in events if "'gamma'" in words]
+        assert steps
+        assert not any("'fallback': 1.0" in words for words in steps)
+    assert torch.equal(weights(observed), weights(alone))
+    assert not torch.equal(weights(weighed), weights(alone))
