@@ -26,7 +26,7 @@ FLAGS = ["--epochs", "3", "--limit-per-class", "10", "--batch-size", "8", "--mem
          "--memory-batch", "8", "--momentum", "0.9", "--lr", "0.02", "--label-noise", "0.1",
          "--trusted", "1", "--threads", "1", "--checkpoint-seconds", "0"]  # fmt: skip
 EACH = 2  # kills in each kind of phase
-ROUNDS = 5  # runs that may be needed for it where the machine is busy
+ROUNDS = 12  # runs that may be needed for it where the machine is busy
 
 
 def spawn(arguments: list[str]) -> int:
@@ -143,7 +143,8 @@ def killed_and_whole(folder: Path, method: str, dice: random.Random) -> None:
         runs = folder / f"killed-{number}"
         for aim in aims(kinds, missing, dice):
             pid = spawn(command(runs, arguments))
-            if kill(pid, runs, aim, dice.uniform(0, 1.5 * length)):
+            # Each round that missed aims shorter: a phase may last for two steps only.
+            if kill(pid, runs, aim, dice.uniform(0, 1.5 * length / (1 + number))):
                 task, kind = last_stored(runs)
                 hits[kind] += 1
                 print(method, task, kind, flush=True)

@@ -11,6 +11,7 @@ from metasp.benchmarks import load_benchmark
 from metasp.engine import build_trainer
 from metasp.engine.trainer import Trainer
 from metasp.experiment import prepare
+from metasp.methods import METHODS
 from metasp.spec import RunSpec
 from tests.helpers import finish
 
@@ -81,15 +82,12 @@ def test_the_run_keeps_the_table_and_training_never_sees_it(tmp_path: Path) -> N
     assert set(memory["id"]) & set(wrong)
     for number, label in zip(memory["id"], memory["label"]):
         assert label == wrong.get(number, TRUE[number])
-    # The trainer is given tasks, and a task has no true labels.
-    assert list(inspect.signature(Trainer.__init__).parameters)[1:] == [
-        "learner",
-        "method",
-        "tasks",
-        "lr",
-        "score",
-    ]
+    # The trainer is given tasks, and a task has no true labels; their share is for controls alone.
+    given_to_it = list(inspect.signature(Trainer.__init__).parameters)[1:]
+    assert given_to_it == ["learner", "method", "tasks", "lr", "score", "told"]
+    assert [name for name, each in METHODS.items() if each.kind.told] == ["loss-filter"]
     trainer = build_trainer(experiment.spec, experiment.benchmark)
+    assert not trainer.told
     for task in trainer.tasks:
         given = {int(i): int(y) for i, y in zip(task.train.ids, task.train.labels)}
         assert all(given[i] == wrong[i] for i in given if i in wrong)

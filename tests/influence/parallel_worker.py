@@ -96,4 +96,5 @@ if __name__ == "__main__":
     result["reduced"] = torch.tensor(ranks.reduced)
     torch.save(result, folder / f"{ranks.rank}.pt")
     (folder / f"{ranks.rank}.txt").write_text(failing(ranks))
+    dist.barrier()  # a rank that leaves early can abort the others' threads (gloo)
     dist.destroy_process_group()

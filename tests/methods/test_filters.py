@@ -87,7 +87,7 @@ def test_verified_only_moves_by_verified_examples_alone():
 
 def test_verified_only_needs_someone_to_have_verified_something():
     with pytest.raises(UserError, match="give --trusted 1 or more"):
-        train(digits("verified-only"), 1)
+        train(digits("verified-only", trusted=0), 1)
 
 
 def test_glc_corrects_by_the_mean_answer_to_the_verified_of_each_class():

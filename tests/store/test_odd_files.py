@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from metasp.benchmarks import load_benchmark
 from metasp.cli import main
 from metasp.errors import UserError
 from metasp.experiment import Interrupted
@@ -150,9 +151,10 @@ def test_a_checkpoint_nested_too_deeply_falls_back_to_the_one_before(tiny):
 
 def test_damaged_checkpoints_are_not_called_missing(tiny, capsys):
     run = stopped(tiny).path
+    some = load_benchmark(RunDir(run).spec()).tasks[0].train.ids[0].item()
     for path in (run / "checkpoint").glob("*.safetensors"):
         path.write_bytes(b"")
-    for command in (("list", run), ("forget", run, 3), ("forget", run, "--label", 1)):
+    for command in (("list", run), ("forget", run, some), ("forget", run, "--label", 1)):
         code, text = told(capsys, "memory", *command)
         assert (code, len(text.splitlines())) == (2, 1)
         assert "all checkpoints of" in text

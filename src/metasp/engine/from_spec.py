@@ -110,6 +110,11 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
         )
     own = settings_of(recipe, name, spec.settings)
     kind.check(own, spec.memory_batch, selection(chosen or "reservoir"))
+    if chosen is not None and selection(chosen).judged and not kind.judges:
+        raise UserError(
+            f"selection {chosen!r} needs to know which labels are right, and method {name!r} does "
+            "not judge: use metasp-robust, or another selection."
+        )
     measured = observe or kind.measures
     if chosen is not None and selection(chosen).measured and not measured:
         raise UserError(

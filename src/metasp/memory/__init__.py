@@ -93,6 +93,7 @@ SELECTIONS: dict[str, Selection] = {
         "task",
         "class-balanced, of what is probably labelled right",
         classes=True,
+        judged=True,
     ),
     "task-balanced": Selection(
         "metasp.memory.decisions:task_balanced",

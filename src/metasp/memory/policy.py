@@ -27,6 +27,7 @@ class Selection:
     points: str = "pixels"  # what it clusters, if it does: "pixels" | "features"
     classes: bool = False  # whether it shares the memory by class, so that labels must be classes
     measured: bool = False  # whether it looks at what only a method that measures influence records
+    judged: bool = False  # whether it goes by how likely labels are right
     # What it keeps of each slot, or the places of that; its placements give the values.
     columns: "tuple[Column | str, ...]" = ()
     # What a selection at a task's end keeps of the task until then, decided at each step.

@@ -29,6 +29,7 @@ class LossFilter(Method):
     """Experience replay without the new examples of highest mean loss so far."""
 
     classes = True
+    judges = True
     told = True
     Settings = LossFilterSettings
     selection: ClassVar[str | None] = "judged"
@@ -114,6 +115,7 @@ class VerifiedOnly(Method):
     """Learns from the verified examples in memory, and from nothing else."""
 
     classes = True
+    judges = True
     schedules = False  # an epoch without replay has nothing verified
     needs_verified = True
     selection: ClassVar[str | None] = "judged"

@@ -59,6 +59,7 @@ class Method(ABC):
     classes: ClassVar[bool] = False  #: can only learn labels that are classes
     own_loss: ClassVar[bool] = False  #: learns by a loss of its own, so it takes no other
     moves_inputs: ClassVar[bool] = False  #: along gradients, so inputs must be real numbers
+    judges: ClassVar[bool] = False  #: can tell how likely labels are right
     needs_verified: ClassVar[bool] = False  #: learns from verified examples alone
     told: ClassVar[bool] = False  #: a control that may be told the true share of wrong labels
     columns: ClassVar[tuple[Column, ...]] = ()  #: what the memory keeps for it beside each example

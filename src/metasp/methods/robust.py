@@ -39,7 +39,7 @@ class RobustSettings(Settings):
 class Robust(Method):
     """Experience replay that drops what is probably mislabelled."""
 
-    measures = True
+    judges = True
     classes = True
     Settings = RobustSettings
     selection: ClassVar[str | None] = "judged"
