@@ -41,6 +41,7 @@ def test_digest_sees_every_field():
         "trusted": 2, "exclude": (3,), "relabel": ((4, 1),), "verified": ((5, 1),),
         "backbone": "mlp", "width": 8, "epochs": 9,
         "batch_size": 8, "memory_batch": 8, "lr": 0.3, "momentum": 0.9, "weight_decay": 0.1,
+        "optimizer": "adamw",
         "lr_drop_at": (3,), "lr_drop": 0.5, "augment": False, "augment_memory": False,
         "precision": "bf16", "compile": True, "device": "cpu", "threads": 1, "seed": 1,
     }  # fmt: skip

@@ -17,6 +17,7 @@ from metasp.corrections import Corrections
 from metasp.errors import UserError, unknown
 from metasp.toml import as_toml, read_toml
 
+OPTIMIZERS = ("sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad")
 LARGEST = 1e30  # what is computed with in single precision must not overflow there
 
 
@@ -201,14 +202,15 @@ class RunSpec:
     memory_batch: int = setting(
         32, "Memory examples per step.", min=1, role="memory", protocol=True
     )
-    lr: float | None = setting(
-        None, "Learning rate of SGD.", min=0, role="training", owner="method"
+    optimizer: str = setting(
+        "sgd", "What takes the steps.", choices=OPTIMIZERS, role="training", late=True
     )
+    lr: float | None = setting(None, "Learning rate.", min=0, role="training", owner="method")
     momentum: float | None = setting(
-        None, "Momentum of SGD.", min=0, max=1, role="training", owner="method"
+        None, "Momentum, of sgd and rmsprop.", min=0, max=1, role="training", owner="method"
     )
     weight_decay: float | None = setting(
-        None, "Weight decay of SGD.", min=0, role="training", owner="method"
+        None, "Weight decay.", min=0, role="training", owner="method"
     )
     lr_drop_at: tuple[int, ...] = setting(
         tuple, "Epochs of each task at which the learning rate drops.", min=1, role="training"

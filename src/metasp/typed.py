@@ -82,12 +82,14 @@ class SpecKeywords(SplitKeywords, total=False):
     """New examples per step. Default: 32."""
     memory_batch: int
     """Memory examples per step. Default: 32."""
+    optimizer: str
+    """What takes the steps. One of sgd, adam, adamw, nadam, rmsprop, adagrad. Default: sgd."""
     lr: float | None
-    """Learning rate of SGD."""
+    """Learning rate."""
     momentum: float | None
-    """Momentum of SGD."""
+    """Momentum, of sgd and rmsprop."""
     weight_decay: float | None
-    """Weight decay of SGD."""
+    """Weight decay."""
     lr_drop_at: Sequence[int]
     """Epochs of each task at which the learning rate drops."""
     lr_drop: float
@@ -218,7 +220,7 @@ class LearnerKeywords(TypedDict, total=False):
     memory: int
     """Examples the memory may hold. Default: 500."""
     lr: float | None
-    """Learning rate of SGD."""
+    """Learning rate."""
     epochs: int
     """Epochs per task. Default: 10."""
     batch_size: int
@@ -226,9 +228,9 @@ class LearnerKeywords(TypedDict, total=False):
     memory_batch: int
     """Memory examples per step. Default: 32."""
     momentum: float | None
-    """Momentum of SGD."""
+    """Momentum, of sgd and rmsprop."""
     weight_decay: float | None
-    """Weight decay of SGD."""
+    """Weight decay."""
     selection: str | None
     """What the memory keeps; see `metasp list selections`."""
     rehearse_last: int | None
@@ -239,6 +241,8 @@ class LearnerKeywords(TypedDict, total=False):
     """The method's own settings."""
     head: str | None
     """The linear layer that grows when new classes appear."""
+    scheduler_step: str
+    """When the scheduler moves, in each task anew. One of epoch, step. Default: epoch."""
 
 
 class Scores(TypedDict):

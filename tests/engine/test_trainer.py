@@ -5,7 +5,8 @@ import torch
 
 from metasp.engine import build_trainer
 from metasp.engine.evaluate import best_of, evaluate
-from metasp.engine.trainer import Diverged, LearningRate
+from metasp.engine.optimizers import LearningRate
+from metasp.engine.trainer import Diverged
 from metasp.errors import UserError
 from metasp.events import Evaluated, StepTaken, TaskFinished
 from metasp.methods.method import batch_bounds
@@ -102,8 +103,8 @@ def test_batches_cover_all_and_none_is_single():
 
 
 def test_learning_rate_drops_at_its_marks():
-    rate = LearningRate(0.1, (2, 4), 0.5)
-    assert [rate.at(epoch) for epoch in range(6)] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+    rate = LearningRate((2, 4), 0.5)
+    assert [rate.at(0.1, epoch) for epoch in range(6)] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
 
 
 def test_a_run_learns_at_the_dropped_rate_whatever_the_phase(tiny):

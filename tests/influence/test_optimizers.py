@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from metasp.errors import UserError
 from metasp.influence import example_influence, record, sp_influence, virtual_parameters
 from metasp.influence.optimizers import ELEMENTWISE
+from metasp.influence.pseudo import make_plan
 from tests.influence.test_core import LOSS, close, problem
 from tests.oracles import influence_through_weights, torch_step
 
@@ -121,6 +122,18 @@ def test_virtual_parameters_are_where_it_goes(kind):
         optimizer.step()
     for name, p in model.named_parameters():
         torch.testing.assert_close(found[name], p.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_cold_plan_is_that_of_a_new_optimizer(kind):
+    model, _, _, new = problem("mlp")
+    grads = {k: torch.ones_like(p) for k, p in model.named_parameters()}
+    used = warmed(OPTIMIZERS[kind](model.parameters()), model, new)
+    plans = [make_plan(model, one) for one in (used, OPTIMIZERS[kind](model.parameters()))]
+    cold, fresh = (
+        p.step(p.params, grads, p.update.state).theta for p in (plans[0].cold(), plans[1])
+    )
+    assert all(torch.equal(cold[name], fresh[name]) for name in grads)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

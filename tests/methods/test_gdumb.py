@@ -94,10 +94,10 @@ def test_it_looks_once_at_a_task_whatever_the_epochs_and_is_tested_after_each():
 def test_its_optimizer_is_the_published_one():
     trainer = digits("gdumb")
     group = trainer.learner.optimizer.param_groups[0]
-    assert (group["momentum"], group["weight_decay"], trainer.lr.start) == (0.9, 1e-6, 0.05)
+    assert (group["momentum"], group["weight_decay"], group["lr"]) == (0.9, 1e-6, 0.05)
     changed = digits("gdumb", momentum=0.0, weight_decay=0.1, lr=0.2)
     group = changed.learner.optimizer.param_groups[0]
-    assert (group["momentum"], group["weight_decay"], changed.lr.start) == (0.0, 0.1, 0.2)
+    assert (group["momentum"], group["weight_decay"], group["lr"]) == (0.0, 0.1, 0.2)
 
 
 def test_the_learning_rate_is_that_of_torch_with_a_slow_first_epoch():

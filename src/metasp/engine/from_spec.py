@@ -8,7 +8,8 @@ import torch
 
 from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
-from metasp.engine.trainer import LearningRate, Trainer
+from metasp.engine.optimizers import OPTIMIZERS, LearningRate, check_momentum
+from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, method_named, settings_of
@@ -37,13 +38,18 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
     if rules:
         own = recipe.kind.filled_in(own, spec.epochs, spec.memory)
     follows = recipe.kind.schedules or not rules
+    check_momentum(spec.optimizer, spec.momentum)
+    optimizer = OPTIMIZERS[spec.optimizer]
+    momentum = first(spec.momentum, recipe.kind.momentum if spec.optimizer == "sgd" else 0.0)
     done = spec.with_(
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
         split_by=spec.split_by or source.split_by,
-        lr=first(spec.lr, recipe.kind.lr),
-        momentum=first(spec.momentum, recipe.kind.momentum),
-        weight_decay=first(spec.weight_decay, recipe.kind.weight_decay),
+        lr=first(spec.lr, first(optimizer.lr, recipe.kind.lr)),
+        momentum=momentum if optimizer.momentum else None,
+        weight_decay=first(
+            spec.weight_decay, first(optimizer.weight_decay, recipe.kind.weight_decay)
+        ),
         selection=spec.selection or recipe.selection,
         rehearse_last=(spec.rehearse_last or spec.epochs) if follows else None,
         width=spec.width or default_width(spec.backbone),
@@ -146,12 +152,8 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if spec.compile:
         model.compile()
-    lr = spec.lr or 0.0
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=lr,
-        momentum=spec.momentum or 0.0,
-        weight_decay=spec.weight_decay or 0.0,
+    optimizer = OPTIMIZERS[spec.optimizer].build(
+        model.parameters(), spec.lr or 0.0, spec.momentum or 0.0, spec.weight_decay or 0.0
     )
     recipe, keeps = method_named(spec.method), selection(spec.selection or "reservoir")
     learner = Learner(
@@ -183,7 +185,7 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
     tasks = benchmark.tasks
     if recipe.selection is None:  # no memory to pin them in
         tasks = [task.with_trusted_in_train() for task in tasks]
-    rate = LearningRate(lr, spec.lr_drop_at, spec.lr_drop)
+    rate = LearningRate(spec.lr_drop_at, spec.lr_drop)
     # Only a control may know how many labels are wrong.
     told = benchmark.wrong_shares if recipe.kind.told else ()
     return Trainer(learner, chosen, tasks, rate, told=told)

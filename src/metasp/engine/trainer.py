@@ -16,6 +16,12 @@ from metasp.engine.influence_table import (
     predicted_labels,
     score_columns,
 )
+from metasp.engine.optimizers import (
+    LearningRate,
+    Schedule,
+    optimizer_state,
+    restore_optimizer,
+)
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, Noted, RunFinished, StepTaken, TaskFinished, TaskStarted
 from metasp.influence import Ledger
@@ -53,18 +59,7 @@ class Position:
     step: int = 0
     seconds: float = 0.0
     begun: bool = False  # the task has been announced and tested
-
-
-@dataclass(frozen=True)
-class LearningRate:
-    """Constant, or dropped by a factor at given epochs of each task."""
-
-    start: float
-    drop_at: tuple[int, ...] = ()
-    drop: float = 0.1
-
-    def at(self, epoch: int) -> float:
-        return self.start * self.drop ** sum(epoch >= mark for mark in self.drop_at)
+    scheduled: int = 0  # moves of the learning rate's schedule in this task
 
 
 class Trainer:
@@ -82,6 +77,8 @@ class Trainer:
     ) -> None:
         self.learner, self.method, self.tasks, self.lr = learner, method, tasks, lr
         self.score, self.told = score, told
+        self.schedule: Schedule | None = None  # in place of `lr`
+        self._rates = [group["lr"] for group in learner.optimizer.param_groups]
         learner.scored_by = method.scoring
         self.position = Position()
         self.order = torch.zeros(0, dtype=torch.long)
@@ -98,13 +95,15 @@ class Trainer:
                 yield from self._begin(task)
                 yield from self._notes(task)
                 at.begun = True
+            if self.schedule is not None:
+                self.schedule.stand_at(at.scheduled)
             done_epochs = 0
             for number, phase in enumerate(self.method.phases(task, self.tasks[: at.task + 1])):
                 if number >= at.phase:
                     examples = phase.examples()
                     for epoch in range(at.epoch, phase.epochs):
                         factor = phase.lr_factor(epoch) if phase.lr_factor else 1.0
-                        self._set_lr(self.lr.at(done_epochs + epoch) * factor)
+                        self._set_lr(done_epochs + epoch, factor)
                         if at.step == 0:
                             self.order = self._shuffled(len(examples))
                         bounds = batch_bounds(len(examples), phase.batch_size)
@@ -113,15 +112,17 @@ class Trainer:
                             taken = self._step(new, phase, done_epochs + epoch, task)
                             yield from self._notes(task)
                             at.step += 1
+                            self._move_schedule("step")
                             at.seconds = spent + time.monotonic() - started
                             yield taken
                         at.epoch, at.step = epoch + 1, 0
+                        self._move_schedule("epoch")
                     at.phase, at.epoch = number + 1, 0
                 done_epochs += phase.epochs
             finished = self._end(task)
             yield from self._notes(task)
             yield from self._test(task, before=False)
-            at.task, at.phase, at.begun = task.index + 1, 0, False
+            at.task, at.phase, at.begun, at.scheduled = task.index + 1, 0, False, 0
             at.seconds = spent + time.monotonic() - started
             yield finished
         yield RunFinished(len(self.tasks), at.seconds)
@@ -149,15 +150,9 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a run is made of, as tensors by name and plain numbers."""
         learner = self.learner
-        buffers = learner.optimizer.state_dict()["state"]
         parts: dict[str, Mapping[str, Tensor]] = {
             "model": learner.model.state_dict(),
-            "optimizer": {
-                f"{index}/{name}": value
-                for index, entry in buffers.items()
-                for name, value in entry.items()
-                if isinstance(value, Tensor)
-            },
+            "optimizer": optimizer_state(learner.optimizer),
             "streams": learner.streams.state(),
             "memory": learner.memory.state(),
             "method": self.method.state(),
@@ -186,12 +181,7 @@ class Trainer:
             return {k[len(name) + 1 :]: t for k, t in tensors.items() if k.startswith(f"{name}/")}
 
         self.learner.model.load_state_dict(part("model"))
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in part("optimizer").items():
-            index, name = key.split("/")
-            state.setdefault(int(index), {})[name] = value
-        groups = self.learner.optimizer.state_dict()["param_groups"]
-        self.learner.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        restore_optimizer(self.learner.optimizer, part("optimizer"))
         self.learner.streams.restore(part("streams"))
         self.learner.memory.restore(part("memory"))
         self.method.restore(part("method"))
@@ -317,9 +307,15 @@ class Trainer:
     def _shuffled(self, size: int) -> Tensor:
         return torch.randperm(size, generator=self.learner.streams["order"])
 
-    def _set_lr(self, lr: float) -> None:
-        for group in self.learner.optimizer.param_groups:
-            group["lr"] = lr
+    def _set_lr(self, epoch: int, factor: float) -> None:
+        if self.schedule is None:
+            for group, start in zip(self.learner.optimizer.param_groups, self._rates):
+                group["lr"] = self.lr.at(start, epoch) * factor
+
+    def _move_schedule(self, after: str) -> None:
+        if self.schedule is not None and self.schedule.every == after:
+            self.schedule.move()
+            self.position.scheduled += 1
 
     def _moment(self, more: int) -> str:
         """Where training stands after so many more steps, as people count."""

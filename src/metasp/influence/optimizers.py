@@ -251,9 +251,8 @@ class TorchUpdate:
             for settings, names in self.groups
         ]
         twin = object.__new__(self.kind)
-        twin.__setstate__(
-            {"defaults": {"differentiable": False}, "state": held, "param_groups": groups}
-        )
+        defaults = self.groups[0][0]
+        twin.__setstate__({"defaults": defaults, "state": held, "param_groups": groups})
         # Below torch's wrappers, which would call the hooks that others set on every optimizer.
         with torch.no_grad(), _Differentiable():
             inspect.unwrap(self.kind.step)(twin)

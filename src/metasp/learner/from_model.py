@@ -11,8 +11,10 @@ from torch.nn.parameter import UninitializedParameter
 
 from metasp.engine.evaluate import best_of, evaluate
 from metasp.engine.from_spec import check_sense, choose_device, first
-from metasp.engine.trainer import LearningRate, Trainer
+from metasp.engine.optimizers import OPTIMIZERS, LearningRate, Schedule
+from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
+from metasp.influence.optimizers import elementwise
 from metasp.influence.origin import check_plain
 from metasp.learner.data import Arrivals, Inputs, kind
 from metasp.learner.settings import LearnerSettings, Parts
@@ -55,7 +57,6 @@ def build(
             )
     place = weights[0].device if device is None else choose_device(str(device))
     model.to(place)
-    lr = first(settings.lr, recipe.kind.lr)
     keeps = selection(settings.selection or recipe.selection or "reservoir")
     check_sense(name, recipe, settings)
     if recipe.kind.measures:
@@ -64,12 +65,7 @@ def build(
         raise UserError(f"{name} needs a memory: give memory=1 or more, or use finetune.")
     learner = Learner(
         model=model,
-        optimizer=torch.optim.SGD(
-            model.parameters(),  # also the frozen, which have no gradient until they are not
-            lr=lr,
-            momentum=first(settings.momentum, recipe.kind.momentum),
-            weight_decay=first(settings.weight_decay, recipe.kind.weight_decay),
-        ),
+        optimizer=optimizer_for(model, recipe, settings, parts),
         loss_fn=parts.loss_fn or CROSS_ENTROPY,
         memory=Memory(settings.memory, (*recipe.kind.columns, *keeps.columns)),
         selection=keeps,
@@ -89,7 +85,51 @@ def build(
     own = settings_of(recipe, name, settings.settings)
     method = recipe.kind(learner, recipe.kind.filled_in(own, settings.epochs, settings.memory))
     score = partial(score_task, parts)
-    return Trainer(learner, method, [], LearningRate(lr), score)
+    trainer = Trainer(learner, method, [], LearningRate(), score)
+    if parts.scheduler is not None:
+        if recipe.kind.own_schedule:
+            raise UserError(f"{name} has a schedule of its own: leave out scheduler.")
+        trainer.schedule = Schedule(parts.scheduler, settings.scheduler_step, learner.optimizer)
+    return trainer
+
+
+def optimizer_for(
+    model: nn.Module, recipe: Recipe, settings: LearnerSettings, parts: Parts
+) -> torch.optim.Optimizer:
+    """The user's optimizer, or SGD as the settings and the method have it. It gets the frozen
+    parameters too, which have no gradient until they are not."""
+    kind = recipe.kind
+    if parts.optimizer is None:
+        return OPTIMIZERS["sgd"].build(
+            model.parameters(),
+            first(settings.lr, kind.lr),
+            first(settings.momentum, kind.momentum),
+            first(settings.weight_decay, kind.weight_decay),
+        )
+    for name in ("lr", "momentum", "weight_decay"):
+        if getattr(settings, name) is not None:
+            raise UserError(
+                f"{name} and optimizer are both given: set {name} in the optimizer alone."
+            )
+    optimizer = parts.optimizer(model.parameters())
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(
+            f"optimizer gave a {type(optimizer).__name__}: give a function from parameters to a "
+            "torch optimizer, for instance lambda params: torch.optim.AdamW(params, lr=3e-4)."
+        )
+    own = {id(p) for p in model.parameters()}
+    if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
+        raise UserError(
+            "the optimizer holds parameters that are not the model's: make it of those it is given."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UserError(
+            "LBFGS looks at a loss many times in one step, and a learner at each batch once: use "
+            "another optimizer, such as AdamW."
+        )
+    if kind.virtual_steps:
+        elementwise(optimizer)
+    return optimizer
 
 
 @torch.no_grad()

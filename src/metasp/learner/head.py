@@ -55,18 +55,19 @@ def resize_head(
 
 def follow(optimizer: torch.optim.Optimizer, old: nn.Parameter, new: Tensor, size: int) -> None:
     """Put a parameter's successor in its place in the optimizer."""
+    begin = 0.0
     for group in optimizer.param_groups:
+        if any(p is old for p in group["params"]):
+            begin = group.get("initial_accumulator_value", 0.0)  # of Adagrad
         group["params"] = [new if p is old else p for p in group["params"]]
     kept = optimizer.state.pop(old, None)
-    if kept is not None:
-        optimizer.state[new] = {
-            name: extended(
-                value, value.new_zeros(max(0, size - len(value)), *value.shape[1:]), size
-            )
-            if isinstance(value, Tensor) and value.shape == old.shape
-            else value
-            for name, value in kept.items()
-        }
+    if kept is None:
+        return
+    for name, value in kept.items():
+        if isinstance(value, Tensor) and value.shape == old.shape:
+            more = value.new_full((max(0, size - len(value)), *value.shape[1:]), begin)
+            kept[name] = extended(value, more, size)
+    optimizer.state[new] = kept
 
 
 def extended(rows: Tensor, more: Tensor, size: int) -> Tensor:

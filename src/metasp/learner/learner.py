@@ -45,7 +45,15 @@ from metasp.learner.from_model import (
 from metasp.learner.head import head_layer, resize_head
 from metasp.learner.progress import shown
 from metasp.learner.randomness import OwnRandomness
-from metasp.learner.settings import Augment, LearnerSettings, Metric, Parts, chosen
+from metasp.learner.settings import (
+    Augment,
+    LearnerSettings,
+    MakeOptimizer,
+    MakeScheduler,
+    Metric,
+    Parts,
+    chosen,
+)
 from metasp.learner.stored import from_file, put_buffers, to_file, unsaved_buffers
 from metasp.learner.view import (
     InfluenceRow,
@@ -85,7 +93,9 @@ class ContinualLearner:
     targets)`` gives one loss per example (default: cross-entropy) and ``metric(outputs, targets)``
     a score (default: accuracy). ``transform(inputs)`` makes network inputs of raw ones (default:
     bytes become numbers from 0 to 1), ``augment(inputs, generator)`` changes them at random while
-    training. Further settings, such as memory, lr and epochs, are the keywords of
+    training. ``optimizer(parameters)`` makes what takes the steps (default: SGD with the settings
+    lr, momentum and weight_decay), ``scheduler(optimizer)`` what moves its learning rate, in each
+    task anew. Further settings, such as memory, lr and epochs, are the keywords of
     `metasp.typed.LearnerKeywords`; what is left out is as there, or as the method has it.
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
@@ -102,13 +112,15 @@ class ContinualLearner:
         metric: Metric | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         augment: Augment | None = None,
+        optimizer: MakeOptimizer | None = None,
+        scheduler: MakeScheduler | None = None,
         device: str | torch.device | None = None,
         **settings: Unpack[LearnerKeywords],
     ) -> None:
         self.model = model
         self.settings = LearnerSettings.of(settings)
         self.method, self._recipe = chosen(method)
-        self._parts = Parts(loss_fn, metric, transform, augment)
+        self._parts = Parts(loss_fn, metric, transform, augment, optimizer, scheduler)
         self._trainer = build(model, self.method, self._recipe, self.settings, self._parts, device)
         self._head = head_layer(model, self.settings.head) if self.settings.head else None
         learner = self._trainer.learner
@@ -274,12 +286,15 @@ class ContinualLearner:
         metric: Metric | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         augment: Augment | None = None,
+        optimizer: MakeOptimizer | None = None,
+        scheduler: MakeScheduler | None = None,
         device: str | torch.device | None = None,
     ) -> Self:
         """The learner that was saved, around a model of the same kind, whose weights are replaced.
-        What was given as code (loss_fn, metric, transform, augment, a method of your own) is given
-        again."""
-        code = {"loss_fn": loss_fn, "metric": metric, "transform": transform, "augment": augment}
+        What was given as code (loss_fn, metric, transform, augment, optimizer, scheduler, a method
+        of your own) is given again."""
+        code: dict[str, Any] = {"loss_fn": loss_fn, "metric": metric, "transform": transform}
+        code |= {"augment": augment, "optimizer": optimizer, "scheduler": scheduler}
         loaded = from_file(cls, Path(path), model, {**code, "method": method, "device": device})
         assert isinstance(loaded, cls)
         return loaded

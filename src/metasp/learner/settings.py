@@ -1,11 +1,12 @@
 """What a learner is told: its settings, and the parts that are code."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from metasp.errors import UserError, unknown
 from metasp.learner.data import kind
@@ -19,6 +20,12 @@ Metric = Callable[[Tensor, Tensor], float | Tensor]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Network inputs changed at random; every draw comes from the generator."""
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""The model's parameters to the optimizer that moves them."""
+
+MakeScheduler = Callable[[torch.optim.Optimizer], LRScheduler]
+"""The optimizer to what moves its learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +44,9 @@ class LearnerSettings:
     seed: int = like(RunSpec, "seed")
     settings: Mapping[str, object] = like(RunSpec, "settings")
     head: str | None = setting(None, "The linear layer that grows when new classes appear.")
+    scheduler_step: str = setting(
+        "epoch", "When the scheduler moves, in each task anew.", choices=("epoch", "step")
+    )
 
     def __post_init__(self) -> None:
         validate(self)
@@ -67,12 +77,14 @@ class Parts:
     metric: Metric | None = None
     transform: Callable[[Tensor], Tensor] | None = None
     augment: Augment | None = None
+    optimizer: MakeOptimizer | None = None
+    scheduler: MakeScheduler | None = None
 
     def __post_init__(self) -> None:
         for entry in fields(self):
             part = getattr(self, entry.name)
             if part is not None and not callable(part):
-                raise UserError(f"{entry.name} must be a function, not {part!r}.")
+                raise UserError(f"{entry.name} must be a function, not a {type(part).__name__}.")
 
     def check_scored(self, labels: Tensor, learned: Tensor) -> None:
         """Raise if labels to score against cannot be compared with what was learned from others; a
@@ -86,7 +98,7 @@ class Parts:
 
     def names(self) -> dict[str, str]:
         """What each given part is called, for a sentence about one that is missing."""
-        given = {key: getattr(self, key) for key in ("loss_fn", "metric", "transform", "augment")}
+        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {
             key: getattr(part, "__qualname__", type(part).__name__)
             for key, part in given.items()

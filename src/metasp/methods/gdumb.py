@@ -30,6 +30,7 @@ class GDumbSettings(Settings):
 
 @final
 class GDumb(Method):
+    own_schedule = True
     schedules = False
     observable = False
     Settings = GDumbSettings

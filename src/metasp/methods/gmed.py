@@ -32,6 +32,7 @@ class GMEDSettings(Settings):
 
 @final
 class GMED(Method):
+    virtual_steps = True
     moves_inputs = True
     Settings = GMEDSettings
     columns = (Column("edits", dtype=torch.long),)

@@ -44,6 +44,7 @@ class HALSettings(Settings):
 
 @final
 class HAL(Method):
+    virtual_steps = True
     observable = False
     Settings = HALSettings
     lr = 0.03

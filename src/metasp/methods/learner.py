@@ -13,6 +13,7 @@ from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
 from metasp.memory.verified import admit
 from metasp.methods.tally import Tally, are_classes, margins
+from metasp.trees import call
 from metasp.types import Batch, Examples, LossFn, State, Streams, as_rows
 
 
@@ -120,7 +121,7 @@ class Learner:
     """Model, optimizer, memory and random streams of one run."""
 
     model: nn.Module
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     loss_fn: LossFn
     memory: Memory
     selection: Selection
@@ -172,7 +173,7 @@ class Learner:
     def outputs(self, inputs: Tensor) -> Tensor:
         """Logits (n, classes) in float32, whatever the precision of the forward pass."""
         with self.autocast():
-            out: Tensor = self.model(inputs)
+            out: Tensor = call(self.model, inputs)
         return out.float() if self.bf16 else out
 
     def scoring(self) -> Scoring:

@@ -79,6 +79,7 @@ class MetaSPSettings(Settings):
 class MetaSP(Method):
     """Plain epochs first, then rehearsal weighted by influence."""
 
+    virtual_steps = True
     schedules = False
     observable = False
     measures = True

@@ -56,6 +56,8 @@ class Method(ABC):
     schedules: ClassVar[bool] = True  #: obeys `rehearse_last`
     observable: ClassVar[bool] = True  #: its updates can be observed (it calls learner.update)
     measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
+    virtual_steps: ClassVar[bool] = False  #: looks where the optimizer's next step would lead
+    own_schedule: ClassVar[bool] = False  #: sets the learning rate itself
     classes: ClassVar[bool] = False  #: can only learn labels that are classes
     own_loss: ClassVar[bool] = False  #: learns by a loss of its own, so it takes no other
     moves_inputs: ClassVar[bool] = False  #: along gradients, so inputs must be real numbers

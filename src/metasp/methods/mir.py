@@ -22,6 +22,7 @@ class MIRSettings(Settings):
 
 @final
 class MIR(Method):
+    virtual_steps = True
     Settings = MIRSettings
     settings: MIRSettings
 

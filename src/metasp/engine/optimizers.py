@@ -1,0 +1,136 @@
+"""Optimizers by name, their state as tensors, and learning rates that follow a schedule."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from metasp.errors import UserError
+from metasp.types import State
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An optimizer that a run may ask for; without a default of its own it has the method's."""
+
+    make: Callable[..., Optimizer]
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: bool = False  # whether it has one
+
+    def build(self, params: Any, lr: float, momentum: float, weight_decay: float) -> Optimizer:
+        more = {"momentum": momentum} if self.momentum else {}
+        return self.make(params, lr=lr, weight_decay=weight_decay, **more)
+
+
+OPTIMIZERS = {
+    "sgd": Kind(torch.optim.SGD, momentum=True),
+    "adam": Kind(torch.optim.Adam, 1e-3, 0.0),
+    "adamw": Kind(torch.optim.AdamW, 1e-3, 0.01),
+    "nadam": Kind(torch.optim.NAdam, 1e-3, 0.0),
+    "rmsprop": Kind(torch.optim.RMSprop, 1e-3, 0.0, momentum=True),
+    "adagrad": Kind(torch.optim.Adagrad, 1e-2, 0.0),
+}
+"""Their learning rates and decays are torch's own but for RMSprop's rate, which is Adam's."""
+
+
+def check_momentum(name: str, momentum: float | None) -> None:
+    if momentum and not OPTIMIZERS[name].momentum:
+        raise UserError(f"{name} has no momentum of its own: leave it out, or use sgd or rmsprop.")
+
+
+def optimizer_state(optimizer: Optimizer) -> State:
+    """What the optimizer keeps for its parameters, as tensors; a plain number is one under a name
+    that says so."""
+    tensors: State = {}
+    for index, parameter in enumerate(_parameters(optimizer)):
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}/{name}"] = value
+            elif isinstance(value, bool | int | float):
+                tensors[f"{index}/{name}/number"] = torch.tensor(value, dtype=_exact(value))
+            elif value is not None:
+                raise UserError(
+                    f"{type(optimizer).__name__} keeps a {type(value).__name__} ({name}), which "
+                    "cannot be stored: use an optimizer that keeps tensors and numbers."
+                )
+    return tensors
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Bring back what `optimizer_state` gave, to the bit: torch's own way would turn counters into
+    the type of the parameter."""
+    parameters = _parameters(optimizer)
+    optimizer.state.clear()
+    for key, value in tensors.items():
+        index, name, *number = key.split("/")
+        parameter = parameters[int(index)]
+        kept = value.item() if number else value.clone()
+        if isinstance(kept, Tensor) and kept.dim():
+            kept = kept.to(parameter.device)
+        optimizer.state[parameter][name] = kept
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _exact(value: bool | int | float) -> torch.dtype:
+    return torch.float64 if isinstance(value, float) else torch.int64
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """Constant, or dropped by a factor at given epochs of each task."""
+
+    drop_at: tuple[int, ...] = ()
+    drop: float = 0.1
+
+    def at(self, start: float, epoch: int) -> float:
+        return start * self.drop ** sum(epoch >= mark for mark in self.drop_at)
+
+
+class Schedule:
+    """A scheduler of torch that begins anew with each task and moves with each epoch or step.
+
+    Where it stands is a count: to stand somewhere it is made anew and moved so often. So nothing of
+    it needs to be stored, and what it is made of may be any code.
+    """
+
+    def __init__(
+        self, make: Callable[[Optimizer], LRScheduler], every: str, optimizer: Optimizer
+    ) -> None:
+        self.make, self.every, self.optimizer = make, every, optimizer
+        self._plain = [_numbers(group) for group in optimizer.param_groups]
+        self.stand_at(0)
+
+    def stand_at(self, count: int) -> None:
+        """As after `count` moves of this task."""
+        for group, plain in zip(self.optimizer.param_groups, self._plain):
+            for key in _numbers(group).keys() - plain.keys():
+                del group[key]  # such as initial_lr
+            group.update(plain)
+        self.scheduler = self.make(self.optimizer)
+        if not isinstance(self.scheduler, LRScheduler) or isinstance(
+            self.scheduler, ReduceLROnPlateau
+        ):
+            raise UserError(
+                f"scheduler gave a {type(self.scheduler).__name__}: give a scheduler of "
+                "torch.optim.lr_scheduler that needs nothing but the count of its steps."
+            )
+        with warnings.catch_warnings():  # that the optimizer took no step in between
+            warnings.simplefilter("ignore", UserWarning)
+            for _ in range(count):
+                self.scheduler.step()
+
+    def move(self) -> None:
+        self.scheduler.step()
+
+
+def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}

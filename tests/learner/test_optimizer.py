@@ -1,0 +1,126 @@
+"""A learner with the user's own optimizer and scheduler."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau
+
+from metasp import ContinualLearner
+from metasp.errors import UserError
+from metasp.events import StepTaken
+
+
+def adamw(params):
+    return torch.optim.AdamW(params, lr=3e-3, weight_decay=0.1)
+
+
+def model():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def task(index):
+    generator = torch.Generator().manual_seed(index)
+    x = torch.randn(24, 4, generator=generator)
+    return x, (x[:, index % 4] > 0).long() + 2 * index
+
+
+def learner(net, method="metasp-rehsel", **changes):
+    settings = {"optimizer": adamw, "memory": 12, "epochs": 3, "batch_size": 8, **changes}
+    return ContinualLearner(net, method, head="2", **settings)
+
+
+def weights(net):
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+@pytest.mark.parametrize("make", [adamw, torch.optim.NAdam, torch.optim.Adagrad])
+def test_saved_and_loaded_it_goes_on_to_the_same_bits(make, tmp_path):
+    """With a head that grows, whose state in the optimizer grows with it."""
+    parts = {"optimizer": make, "scheduler": lambda o: CosineAnnealingLR(o, 3)}
+    one, two = model(), model()
+    whole = learner(one, **parts)
+    for index in range(3):
+        whole.learn(task(index), progress=False)
+    first = learner(two, **parts)
+    for index in range(2):
+        first.learn(task(index), progress=False)
+    first.save(tmp_path / "learner")
+    with pytest.raises(UserError, match="pass optimizer= again"):
+        ContinualLearner.load(tmp_path / "learner", model())
+    three = model()
+    loaded = ContinualLearner.load(tmp_path / "learner", three, **parts)
+    loaded.learn(task(2), progress=False)
+    assert torch.equal(weights(three), weights(one))
+    assert three[2].out_features == 6
+
+
+def rates(own, index):
+    events = list(own.stream(task(index)))
+    return [e.lr for e in events if isinstance(e, StepTaken)]
+
+
+def test_the_schedule_moves_by_epoch_or_step_in_each_task_anew():
+    def halving(optimizer):
+        return LambdaLR(optimizer, lambda count: 0.5**count)
+
+    by_epoch = learner(model(), "er", scheduler=halving)
+    by_step = learner(model(), "er", scheduler=halving, scheduler_step="step")
+    for index in (0, 1):
+        wanted = [3e-3 * 0.5**epoch for epoch in range(3) for _ in range(3)]
+        assert rates(by_epoch, index) == pytest.approx(wanted)
+        assert rates(by_step, index) == pytest.approx([3e-3 * 0.5**step for step in range(9)])
+
+
+def test_a_task_given_up_leaves_no_trace_in_the_schedule():
+    parts = {"scheduler": lambda o: CosineAnnealingLR(o, 9), "scheduler_step": "step"}
+    one, two = model(), model()
+    plain, tried = learner(one, "er", **parts), learner(two, "er", **parts)
+    for own in (plain, tried):
+        own.learn(task(0), progress=False)
+    events = tried.stream(task(1))
+    for _ in range(6):
+        next(events)
+    events.close()
+    for own in (plain, tried):
+        own.learn(task(1), progress=False)
+    assert torch.equal(weights(one), weights(two))
+
+
+def test_groups_keep_their_own_rates():
+    def grouped(params):
+        weight, *rest = params
+        return torch.optim.AdamW([{"params": [weight], "lr": 0.0}, {"params": rest, "lr": 0.01}])
+
+    net = model()
+    before = net[0].weight.detach().clone()
+    learner(net, "er", optimizer=grouped).learn(task(0), progress=False)
+    assert torch.equal(net[0].weight, before)
+    assert not torch.equal(net[2].bias, model()[2].bias)
+
+
+def other(params):
+    return torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
+
+
+WRONG = {
+    "both": ({"lr": 0.1}, "lr and optimizer are both given"),
+    "an optimizer": ({"optimizer": torch.optim.SGD(model().parameters())}, "must be a function"),
+    "no optimizer": ({"optimizer": lambda params: 3}, "gave a int"),
+    "another model's": ({"optimizer": other}, "not the model's"),
+    "lbfgs": ({"optimizer": torch.optim.LBFGS, "method": "er"}, "LBFGS looks at a loss many"),
+    "rprop": ({"optimizer": torch.optim.Rprop}, "cannot follow Rprop"),
+    "plateau": ({"scheduler": ReduceLROnPlateau}, "gave a ReduceLROnPlateau"),
+    "its own": ({"scheduler": lambda o: CosineAnnealingLR(o, 3), "method": "gdumb"}, "of its own"),
+    "when": ({"scheduler_step": "task"}, "scheduler_step"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_mistake_gets_one_sentence(kind):
+    changes, word = WRONG[kind]
+    with pytest.raises(UserError, match=word) as caught:
+        learner(model(), **changes)
+    assert "\n" not in str(caught.value)
+    assert "--" not in str(caught.value)
