@@ -25,7 +25,7 @@ def test_numbers_reach_the_optimizer_the_plan_and_the_memory():
     assert (learner.memory.capacity, learner.streams.seed) == (23, 3)
     assert learner.model.convs[0].out_channels == 7
     assert learner.model.head.out_features == 10
-    assert [trainer.lr.at(epoch) for epoch in range(4)] == [0.3, 0.15, 0.15, 0.075]
+    assert [trainer.lr.at(0.3, epoch) for epoch in range(4)] == [0.3, 0.15, 0.15, 0.075]
 
 
 def test_the_same_seed_the_same_first_weights():
