@@ -2,7 +2,7 @@
 
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -43,6 +43,24 @@ class Arrivals(NamedTuple):
     def classes(self) -> tuple[int, ...]:
         """The classes among the labels, ascending; none where labels are no classes."""
         return tuple(sorted({*self.labels.tolist()})) if self.are_classes else ()
+
+
+class Arriving(NamedTuple):
+    """What a task brings: examples, their ids if they have any, tests, and verified examples."""
+
+    found: Arrivals
+    ids: Any
+    test: Arrivals | None
+    trusted: Arrivals | None
+
+
+class Removal(TypedDict):
+    """What is kept of examples that were forgotten."""
+
+    ids: list[int]
+    when: str
+    reason: str
+    from_memory: int
 
 
 def kind(rows: Tensor) -> str:

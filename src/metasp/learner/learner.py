@@ -1,12 +1,12 @@
 """ContinualLearner: a user's model, a method and a memory, fed one dataset after the other."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypedDict, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 import pyarrow as pa
 import torch
@@ -20,8 +20,10 @@ from metasp.influence import Ledger
 from metasp.learner import files
 from metasp.learner.data import (
     Arrivals,
+    Arriving,
     Data,
     Ids,
+    Removal,
     check_order,
     ids_of,
     kind,
@@ -54,7 +56,14 @@ from metasp.learner.settings import (
     Parts,
     chosen,
 )
-from metasp.learner.stored import from_file, put_buffers, to_file, unsaved_buffers
+from metasp.learner.stored import (
+    back_to,
+    from_file,
+    modes,
+    restore_modes,
+    snapshot,
+    to_file,
+)
 from metasp.learner.view import (
     InfluenceRow,
     MemoryView,
@@ -66,24 +75,6 @@ from metasp.methods import Method
 from metasp.methods.learner import Scoring
 from metasp.typed import LearnerKeywords
 from metasp.types import Batch, Examples, LossFn, Rows, State
-
-
-class Removal(TypedDict):
-    """What is kept of examples that were forgotten."""
-
-    ids: list[int]
-    when: str
-    reason: str
-    from_memory: int
-
-
-class Arriving(NamedTuple):
-    """What a task brings: examples, their ids if they have any, tests, and verified examples."""
-
-    found: Arrivals
-    ids: Any
-    test: Arrivals | None
-    trusted: Arrivals | None
 
 
 class ContinualLearner:
@@ -316,7 +307,7 @@ class ContinualLearner:
         """One task from beginning to end, or not at all, with the random streams as they were
         before the data was read."""
         self._check_idle("learn")
-        trainer, before = self._trainer, {**self._snapshot(), "random": random}
+        trainer, before = self._trainer, {**snapshot(self), "random": random}
         ledger, mode, done = trainer.learner.ledger, modes(self.model), False
         self._busy = True
         try:
@@ -339,7 +330,7 @@ class ContinualLearner:
         finally:
             self._busy = False
             if not done:
-                self._back_to(before)
+                back_to(self, before)
                 restore_modes(mode)
 
     def _open(self, arriving: "Arriving") -> None:
@@ -383,34 +374,6 @@ class ContinualLearner:
         self._trainer.learner.current = None
         self._learned[-1]["ended"] = now()
 
-    def _snapshot(self) -> dict[str, Any]:
-        """All that a task may change."""
-        trainer = self._trainer
-        tensors, position = trainer.state()
-        return {
-            "tensors": {name: tensor.detach().clone() for name, tensor in tensors.items()},
-            "position": position,
-            "tasks": list(trainer.tasks),
-            "plan": trainer.learner.plan,
-            "unsaved": unsaved_buffers(self.model),
-            "head": self._head.out_features if self._head is not None else None,
-            "random": self._random.state(),
-            "next_id": self._next_id,
-            "learned": list(self._learned),
-        }
-
-    def _back_to(self, before: Mapping[str, Any]) -> None:
-        trainer, learner = self._trainer, self._trainer.learner
-        learner.optimizer.zero_grad()
-        if self._head is not None:
-            resize_head(self._head, before["head"], learner.optimizer, learner.streams["head"])
-        trainer.restore(before["tensors"], before["position"])
-        put_buffers(self.model, before["unsaved"])
-        trainer.tasks, learner.plan = list(before["tasks"]), before["plan"]
-        learner.current = None
-        self._random.restore(before["random"])
-        self._next_id, self._learned = before["next_id"], list(before["learned"])
-
     def _check_idle(self, what: str) -> None:
         if self._busy:
             raise UserError(
@@ -435,12 +398,3 @@ class ContinualLearner:
 def now() -> str:
     """The time, to the second, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def modes(model: nn.Module) -> dict[nn.Module, bool]:
-    return {module: module.training for module in model.modules()}
-
-
-def restore_modes(before: Mapping[nn.Module, bool]) -> None:
-    for module, training in before.items():
-        module.training = training

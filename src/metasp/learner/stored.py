@@ -1,5 +1,6 @@
 """A learner as a file's content, and back."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,3 +135,42 @@ def stored_task(index: int, classes: tuple[int, ...], columns: dict[str, Tensor]
     none = torch.zeros(0)
     train = Examples(none, torch.arange(len(ids)), labels, ids)
     return Task(index, classes, train, Examples.of(none, none))
+
+
+def snapshot(learner: "ContinualLearner") -> dict[str, Any]:
+    """All that a task may change."""
+    trainer = learner._trainer
+    tensors, position = trainer.state()
+    return {
+        "tensors": {name: tensor.detach().clone() for name, tensor in tensors.items()},
+        "position": position,
+        "tasks": list(trainer.tasks),
+        "plan": trainer.learner.plan,
+        "unsaved": unsaved_buffers(learner.model),
+        "head": learner._head.out_features if learner._head is not None else None,
+        "random": learner._random.state(),
+        "next_id": learner._next_id,
+        "learned": list(learner._learned),
+    }
+
+
+def back_to(learner: "ContinualLearner", before: Mapping[str, Any]) -> None:
+    trainer, inner = learner._trainer, learner._trainer.learner
+    inner.optimizer.zero_grad()
+    if learner._head is not None:
+        resize_head(learner._head, before["head"], inner.optimizer, inner.streams["head"])
+    trainer.restore(before["tensors"], before["position"])
+    put_buffers(learner.model, before["unsaved"])
+    trainer.tasks, inner.plan = list(before["tasks"]), before["plan"]
+    inner.current = None
+    learner._random.restore(before["random"])
+    learner._next_id, learner._learned = before["next_id"], list(before["learned"])
+
+
+def modes(model: nn.Module) -> dict[nn.Module, bool]:
+    return {module: module.training for module in model.modules()}
+
+
+def restore_modes(before: Mapping[nn.Module, bool]) -> None:
+    for module, training in before.items():
+        module.training = training
