@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from metasp.methods.goal import fresh_head_influence, goal_means, seen_by
@@ -20,7 +19,7 @@ from metasp.methods.mixture import Mixture
 from metasp.spec import setting
 from metasp.types import Batch, State
 
-INFLUENCE, ANSWER, LOSS, RIGHT = range(4)  # the columns of the tally's running numbers
+INFLUENCE, ANSWER, RIGHT = range(3)  # the columns of the tally's running numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +88,6 @@ class RobustWeights(Weigher):
         labels = current.labels.cpu()
         rows, _ = tally.rows(current.ids)
         seen = seen_by(learner, current)
-        losses = F.cross_entropy(seen.outputs, labels, reduction="none")
-        follow(tally.running, rows, LOSS, losses)
         easy = tally.means(current.ids, "loss").nan_to_num(nan=torch.inf)
         means, known = goal_means(learner, seen, easy, self.settings.easiest)
         now = torch.zeros(len(known), dtype=torch.bool)

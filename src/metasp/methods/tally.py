@@ -8,7 +8,7 @@ from torch import Tensor
 from metasp.types import State
 
 QUANTITIES = ("loss", "margin", "weight")
-NUMBERS = 4  # that a weigher may keep of an example
+NUMBERS = 3  # that a weigher may keep of an example
 UNKNOWN = -1  # the class that the model gives an example it has not met
 
 
