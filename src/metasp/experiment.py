@@ -14,17 +14,24 @@ import torch
 
 from metasp import __version__
 from metasp.benchmarks import Benchmark, assemble, load_source
-from metasp.benchmarks.python import dealt_again
+from metasp.benchmarks.from_dataset import resplit
 from metasp.corrections import read_corrections
 from metasp.engine import Trainer, build_trainer
 from metasp.engine.from_spec import complete
+from metasp.engine.own_model import MakeModel, with_model
+from metasp.engine.randomness import OwnRandomness
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
+from metasp.influence.parallel import Ranks
 from metasp.methods import usual_here
 from metasp.metrics import SCENARIOS, scores
+from metasp.processes import SharedRunDir, any_of, check_alike, check_same_run
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.forget import marked
+
+BESIDE = ("log", "forgotten", "ranks")  # in a checkpoint, beside the position of the engine
+RANDOM = "random/"  # begins the names of what a checkpoint holds of global random streams
 
 
 class Interrupted(Exception):
@@ -43,11 +50,19 @@ class Experiment:
     stop: Callable[[], bool] = lambda: False
     warnings: list[str] = field(default_factory=list)
     trainer: Trainer | None = None
+    ranks: Ranks | None = None  # the processes that share the run; None: this one has it alone
+    model: MakeModel | None = None  # makes a model of one's own
+    _random: OwnRandomness | None = None  # what that draws from torch, Python and NumPy
     _gone: list[int] = field(default_factory=list)  # ids that training does without
 
     @property
     def finished(self) -> bool:
         return not self.force and self.directory.finished
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that stores the run and tells of it."""
+        return self.ranks is None or self.ranks.rank == 0
 
     def events(self) -> Iterator[Event]:
         """Train to the end from wherever the run stands, storing as it goes."""
@@ -59,38 +74,56 @@ class Experiment:
             torch.set_num_threads(before)
 
     def _events(self) -> Iterator[Event]:
-        self.trainer = trainer = build_trainer(self.spec, self.benchmark)
+        self.trainer = trainer = build_trainer(self.spec, self.benchmark, self.ranks, self.model)
+        if self.model is not None:
+            self._random = OwnRandomness(trainer.learner.streams, trainer.learner.device)
         with self.directory.open(self.spec, fresh=self.force):
             self.directory.keep_noise(self.benchmark.flipped)
             self.directory.keep_trusted(self.benchmark.trusted)
             self._resume(trainer)
             self._go_without(trainer)
             saved = time.monotonic()
-            for event in trainer.run():
+            run = trainer.run()
+            for event in run if self._random is None else self._random.around(run):
                 self.directory.append(event)
                 yield event
                 if isinstance(event, RunFinished):
                     break
                 if not isinstance(event, StepTaken | TaskFinished):
                     continue
-                stopping = self.stop()
-                due = time.monotonic() - saved >= self.checkpoint_seconds
+                due = self.writes and time.monotonic() - saved >= self.checkpoint_seconds
+                stopping, due = any_of(self.ranks, self.stop(), due)
                 if stopping or due or isinstance(event, TaskFinished):
                     self._checkpoint(trainer)
                     saved = time.monotonic()
                 if stopping:
                     raise Interrupted
-            self.directory.finish(self._result())
+            if self.writes:
+                self.directory.finish(self._result())
 
     def _resume(self, trainer: Trainer) -> None:
         found, warnings = self.directory.latest()
         self.warnings += warnings
         if found is not None:
-            numbers = {k: v for k, v in found.numbers.items() if k not in ("log", "forgotten")}
+            numbers = {k: v for k, v in found.numbers.items() if k not in BESIDE}
+            self._compare_ranks(trainer, found.numbers.get("ranks", 1))
             # The order of an epoch counts the examples that were there when it was stored.
             self._gone = found.numbers.get("forgotten", [])
             trainer.tasks = [task.without(torch.tensor(self._gone)) for task in trainer.tasks]
-            trainer.restore({k: torch.from_numpy(v) for k, v in found.arrays.items()}, numbers)
+            tensors = {k: torch.from_numpy(v) for k, v in found.arrays.items()}
+            trainer.restore(tensors, numbers)
+            if self._random is not None:
+                own = {k: t for k, t in tensors.items() if k.startswith(RANDOM)}
+                self._random.restore({k.removeprefix(RANDOM): t for k, t in own.items()})
+
+    def _compare_ranks(self, trainer: Trainer, before: int) -> None:
+        """Note that the run goes on with another number of processes."""
+        now = 1 if self.ranks is None else self.ranks.size
+        if now != before:
+            trainer.learner.notes.append(
+                f"goes on with {now} process{'es' if now > 1 else ''} ({before} before): the same "
+                "numbers up to rounding, no longer the same bits."
+            )
 
     def _go_without(self, trainer: Trainer) -> None:
         """Leave out what was forgotten since."""
@@ -106,17 +139,25 @@ class Experiment:
 
     def _checkpoint(self, trainer: Trainer) -> None:
         tensors, numbers = trainer.state()
+        if self._random is not None:
+            tensors |= {f"{RANDOM}{name}": t for name, t in self._random.state().items()}
         if self._gone:
             numbers["forgotten"] = self._gone
+        if self.ranks is not None:
+            numbers["ranks"] = self.ranks.size
+            check_alike(self.ranks, tensors)
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
         self.directory.checkpoint(arrays, numbers)
 
     def _result(self) -> dict[str, Any]:
         result = summarise(self.directory.events())
         names = list(self.benchmark.source.class_names)
-        usual = usual_here(self.spec.method, self.spec.epochs, self.spec.memory)
+        usual = usual_here(
+            self.spec.method, self.spec.epochs, self.spec.memory, self.spec.influence
+        )
         told = {"spec": self.spec.as_dict(), "defaults": usual, "class_names": names}
-        whole = {**told, **result, "environment": environment()}
+        ranks = {} if self.ranks is None else {"ranks": self.ranks.size}
+        whole = {**told, **result, "environment": {**environment(), **ranks}}
         return marked(whole, len(self._gone), undisturbed=False) if self._gone else whole
 
 
@@ -126,11 +167,17 @@ def prepare(
     data: Path | None = None,
     benchmark: Benchmark | None = None,
     said: Mapping[str, Path] | None = None,
+    stored: RunDir | None = None,
+    model: MakeModel | None = None,
     **options: Any,
 ) -> Experiment:
     """Load the data (or take a stream made by `metasp.split`), complete the spec and name the
     directory; nothing is written yet. `said` are files of corrections, by their kind: what they
-    hold is added to the spec, which needs them no more."""
+    hold is added to the spec, which needs them no more. `stored` holds the run already, under
+    whatever name; `model` makes a model of one's own."""
+    spec = with_model(spec, model)
+    if model is not None and options.get("ranks") is not None:
+        raise UserError("a model of your own is trained by one process: start the run in one.")
     source = load_source(spec, data) if benchmark is None else benchmark.source
     if said:
         newer = read_corrections(said, source.class_names, len(source.labels))
@@ -138,9 +185,14 @@ def prepare(
     if benchmark is None:
         benchmark = assemble(source, spec)
     else:
-        spec, benchmark = dealt_again(benchmark, spec)
-    done = as_stored(runs, *(complete(spec, benchmark, rules) for rules in (True, False)))
-    return Experiment(done, benchmark, RunDir(runs / done.name), **options)
+        spec, benchmark = resplit(benchmark, spec)
+    now, before = (complete(spec, benchmark, rules) for rules in (True, False))
+    done = as_stored(runs, now, before) if stored is None else spec_of_stored(stored, now, before)
+    path, ranks = stored.path if stored else runs / done.name, options.get("ranks")
+    directory = RunDir(path) if ranks is None else SharedRunDir(path, ranks)
+    if ranks is not None:
+        check_same_run(ranks, done.name)
+    return Experiment(done, benchmark, directory, model=model, **options)
 
 
 def as_stored(runs: Path, spec: RunSpec, before: RunSpec) -> RunSpec:
@@ -148,6 +200,16 @@ def as_stored(runs: Path, spec: RunSpec, before: RunSpec) -> RunSpec:
     run is found finished or continued, under its own name."""
     there = (runs / before.name / "spec.toml").exists() and not (runs / spec.name).exists()
     return before if there else spec
+
+
+def spec_of_stored(stored: RunDir, *forms: RunSpec) -> RunSpec:
+    """The spec of a run that is stored; it must be one of the forms that this version makes."""
+    if stored.spec() not in forms:
+        raise UserError(
+            f"{stored.path} was started by a version of metasp that fills in its spec in another "
+            "way: continue it with that version."
+        )
+    return stored.spec()
 
 
 def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from metasp.engine.clock import Clock
 from metasp.events import StepTaken
-from tests.methods.worlds import blobs, on
+from tests.methods.factories import blobs, on
 
 
 def taken(kind, seconds):
@@ -18,18 +18,18 @@ def test_what_is_left_goes_by_the_measured_time_of_each_kind_of_step(monkeypatch
     time = SimpleNamespace(now=100.0, monotonic=lambda: time.now)
     monkeypatch.setattr("metasp.engine.clock.time", time)
     clock = Clock()
-    left = {"plain": (10, 1.0), "influence": (2, 9.0)}
+    left = {"finetune": (10, 1.0), "influence": (2, 9.0)}
     assert clock.left(left) == 0.0  # nothing is known yet
     time.now += 60.0  # loading the data, which is not done again
     for _ in range(4):
         time.now += 0.5
-        clock.saw(taken("plain", 0.5))
-    assert clock.left({"plain": (10, 1.0)}) == pytest.approx(10 * 0.5)
+        clock.saw(taken("finetune", 0.5))
+    assert clock.left({"finetune": (10, 1.0)}) == pytest.approx(10 * 0.5)
     time.now += 1.0  # a test of the model: all else costs half as much as the steps
     # A kind not met yet costs nine plain steps, as it says of itself.
     assert clock.left(left) == pytest.approx(1.5 * (10 * 0.5 + 2 * 9 * 0.5))
     # Costs are relative: were all twice as large, nothing would change.
-    twice = {"plain": (10, 2.0), "influence": (2, 18.0)}
+    twice = {"finetune": (10, 2.0), "influence": (2, 18.0)}
     assert clock.left(twice) == pytest.approx(clock.left(left))
     for _ in range(2):
         clock.saw(taken("influence", 3.0))
@@ -40,8 +40,8 @@ def test_what_is_left_goes_by_the_measured_time_of_each_kind_of_step(monkeypatch
 @pytest.mark.parametrize(
     ("method", "changes", "kinds"),
     [
-        ("er", {"rehearse_last": 1}, {"plain", "rehearse"}),
-        ("metasp", {"settings": {"influence_last": 2}}, {"plain", "influence"}),
+        ("er", {"rehearse_last": 1}, {"finetune", "rehearse"}),
+        ("metasp", {"settings": {"influence_last": 2}}, {"finetune", "influence"}),
     ],
 )
 def test_the_steps_that_remain_are_those_that_come(method, changes, kinds):

@@ -8,7 +8,7 @@ from metasp.engine.from_spec import LARGE, complete, faster_channels_last
 from metasp.errors import UserError
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
-from tests.methods.worlds import digits
+from tests.methods.factories import digits
 
 PLAIN = {"momentum": 0.7, "weight_decay": 0.01, "lr": 0.3, "epochs": 4, "batch_size": 9,
          "memory_batch": 5, "rehearse_last": 2, "memory": 23}  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 import metasp.engine.trainer as engine
 from metasp.engine import build_trainer
 from tests.helpers import final_weights, finish, outcome
-from tests.methods.worlds import digits
+from tests.methods.factories import digits
 
 
 def test_it_is_what_the_stored_model_says(tiny):

@@ -5,8 +5,8 @@ import torch
 
 from metasp.engine import build_trainer
 from metasp.engine.evaluate import best_of, evaluate
+from metasp.engine.mistakes import Diverged
 from metasp.engine.optimizers import LearningRate
-from metasp.engine.trainer import Diverged
 from metasp.errors import UserError
 from metasp.events import Evaluated, StepTaken, TaskFinished
 from metasp.methods.method import batch_bounds
@@ -31,7 +31,7 @@ def test_rehearse_last_is_plain_before(tiny):
     plain = list(tiny(method="finetune", epochs=3).events())
     steps = [[e for e in run if isinstance(e, StepTaken) and e.task == 0] for run in (late, plain)]
     kinds = [step.kind for step in steps[0]]
-    assert kinds == ["plain"] * (2 * len(kinds) // 3) + ["rehearse"] * (len(kinds) // 3)
+    assert kinds == ["finetune"] * (2 * len(kinds) // 3) + ["rehearse"] * (len(kinds) // 3)
     losses = [[step.loss for step in run][: 2 * len(kinds) // 3] for run in steps]
     assert losses[0] == losses[1]
 
@@ -176,7 +176,7 @@ def test_memory_must_hold_each_class(tiny):
 
 
 def test_settings_of_another_method_are_refused(tiny):
-    with pytest.raises(UserError, match="no settings of its own"):
+    with pytest.raises(UserError, match="a setting of influence"):
         tiny(method="er", settings={"gamma": 1})
 
 

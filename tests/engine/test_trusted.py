@@ -10,7 +10,7 @@ from metasp.experiment import prepare
 from metasp.methods import METHODS
 from metasp.spec import RunSpec
 from tests.helpers import assert_same_run, finish
-from tests.methods.worlds import BRIEF, digits, small
+from tests.methods.factories import BRIEF, digits, small
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "trusted": 2}
 

@@ -187,19 +187,19 @@ def test_another_learning_rate():
     assert torch.equal(found, wanted)
 
 
-def test_settings_as_tensors_schedulers_and_hooks():
-    """A rate that is a tensor, a scheduler's wrapper and hooks are no part of the step."""
+def test_settings_as_tensors_and_schedulers():
+    """A rate that is a tensor and a scheduler's wrapper are no part of the step; a hook may be."""
     model, batch, old, new = problem("mlp")
     plain = warmed(O.Adam(model.parameters(), 0.02), model, new)
     wanted = example_influence(model, LOSS, batch, old, steps=2, optimizer=plain)
     dressed = O.Adam(model.parameters(), torch.tensor(0.02))
     dressed.load_state_dict(plain.state_dict())
-    calls = []
-    dressed.register_step_pre_hook(lambda *_: calls.append(1))
     ExponentialLR(dressed, 0.5)
     found = example_influence(model, LOSS, batch, old, steps=2, optimizer=dressed)
     assert close(found, wanted, 1e-12)
-    assert not calls
+    dressed.register_step_pre_hook(lambda *_: None)
+    with pytest.raises(UserError, match="hooks around its step"):
+        example_influence(model, LOSS, batch, old, steps=2, optimizer=dressed)
 
 
 class Normalised(O.Adam):

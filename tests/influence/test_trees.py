@@ -9,12 +9,13 @@ from torch import nn
 
 from metasp.errors import UserError
 from metasp.influence import (
-    evaluate_at,
     example_influence,
     record,
     sp_influence,
     virtual_parameters,
+    with_parameters,
 )
+from metasp.trees import call
 from tests.influence.test_core import LOSS, close
 from tests.oracles import influence_through_weights, sgd, torch_step
 
@@ -141,7 +142,8 @@ def test_a_dictionary_of_another_kind_is_one():
 def test_virtual_parameters_and_evaluating_there():
     model, batch, _, _ = problem(pair)
     moved = virtual_parameters(model, LOSS, batch, 0.1)
-    outputs = evaluate_at(model, moved, batch[0])
+    with with_parameters(model, moved):
+        outputs = call(model, batch[0])
     LOSS(model(*batch[0]), batch[1]).mean().backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     torch.testing.assert_close(outputs, model(*batch[0]))

@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from metasp.errors import UserError
-from metasp.influence import evaluate_at, example_influence, sp_influence, virtual_parameters
+from metasp.influence import (
+    example_influence,
+    sp_influence,
+    virtual_parameters,
+    with_parameters,
+)
 from tests.influence.test_core import LOSS, SHAPES, problem
 
 
@@ -97,7 +102,8 @@ def test_virtual_parameters_are_where_the_optimizer_goes(nesterov):
     LOSS(model(old[0]), old[1]).mean().backward()
     optimizer.step()
     found = virtual_parameters(model, LOSS, batch, optimizer, steps=2)
-    outputs = evaluate_at(model, found, old[0])
+    with with_parameters(model, found):
+        outputs = model(old[0])
     for _ in range(2):
         optimizer.zero_grad()
         LOSS(model(batch[0]), batch[1]).mean().backward()
@@ -110,7 +116,8 @@ def test_virtual_parameters_are_where_the_optimizer_goes(nesterov):
 def test_evaluating_elsewhere_leaves_the_statistics():
     model, batch, _, _ = problem("convnet")
     before = snapshot(model)
-    evaluate_at(model, {}, batch[0])
+    with with_parameters(model, {}):
+        model(batch[0])
     assert same(before, snapshot(model))
 
 

@@ -6,9 +6,10 @@ from metasp.lazy import lazily
 
 if TYPE_CHECKING:
     from metasp.engine.from_spec import build_trainer
-    from metasp.engine.trainer import Diverged, Trainer
+    from metasp.engine.mistakes import Diverged
+    from metasp.engine.trainer import Trainer
 
-LATER = {"Diverged": "trainer", "Trainer": "trainer", "build_trainer": "from_spec"}
+LATER = {"Diverged": "mistakes", "Trainer": "trainer", "build_trainer": "from_spec"}
 __getattr__ = lazily(__name__, LATER)
 
 __all__ = ["Diverged", "Trainer", "build_trainer"]

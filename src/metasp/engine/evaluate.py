@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from metasp.methods.learner import Learner
+from metasp.methods.context import TrainingContext
 from metasp.methods.method import over_task
 from metasp.types import Examples, Task
 
 
-def evaluate(learner: Learner, task: Task, seen: Sequence[int]) -> tuple[float, float]:
+def evaluate(learner: TrainingContext, task: Task, seen: Sequence[int]) -> tuple[float, float]:
     """Accuracy on a task's test set: over all `seen` classes, and over the task's own."""
     test = task.test
     if not len(test):
@@ -21,7 +21,7 @@ def evaluate(learner: Learner, task: Task, seen: Sequence[int]) -> tuple[float, 
     return class_il, task_il
 
 
-def all_scores(learner: Learner, examples: Examples) -> Tensor:
+def all_scores(learner: TrainingContext, examples: Examples) -> Tensor:
     """What speaks for each class (n, classes), as the method predicts, on the CPU."""
     scores = learner.scoring()
     return over_task(learner, examples, lambda batch: scores(batch.inputs))

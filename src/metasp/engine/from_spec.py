@@ -5,15 +5,21 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
 from metasp.engine.optimizers import OPTIMIZERS, LearningRate, check_momentum
+from metasp.engine.own_model import OWN, MakeModel, check_model, made
+from metasp.engine.stopping import PATIENCE, Stopping
 from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
+from metasp.influence.parallel import Ranks
+from metasp.influence.splitting import split_over_ranks
 from metasp.memory import Memory, selection
-from metasp.methods import Recipe, method_named, settings_of
-from metasp.methods.learner import Learner, Plan
+from metasp.methods import METHODS, Recipe, added_by, method_named, resolved, settings_of_both
+from metasp.methods.context import Plan, TrainingContext
+from metasp.methods.method import Method
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
 from metasp.types import CROSS_ENTROPY, Streams
@@ -27,6 +33,7 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
     other settings, and check what only they can check. Completing twice changes nothing.
 
     Without `rules` it is what was stored before specs said what follows from others."""
+    spec = resolved(spec)
     recipe = method_named(spec.method)
     source = benchmark.source
     if spec.data_digest not in (None, source.digest):
@@ -34,29 +41,34 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
             f"the data of {spec.benchmark} is not what this run was started with (digest "
             f"{source.digest}, expected {spec.data_digest}): point --data to the same data."
         )
-    own = settings_of(recipe, spec.method, spec.settings)
-    if rules:
-        own = recipe.kind.filled_in(own, spec.epochs, spec.memory)
+    check_compatible(spec.method, recipe, spec, spec.observe)
+    own = all_settings(spec.method, recipe, spec, rules)
     follows = recipe.kind.schedules or not rules
     check_momentum(spec.optimizer, spec.momentum)
     optimizer = OPTIMIZERS[spec.optimizer]
-    momentum = first(spec.momentum, recipe.kind.momentum if spec.optimizer == "sgd" else 0.0)
+    momentum = or_default(spec.momentum, recipe.kind.momentum if spec.optimizer == "sgd" else 0.0)
     done = spec.with_(
         data_digest=source.digest,
         tasks=len(benchmark.tasks),
         split_by=spec.split_by or source.split_by,
-        lr=first(spec.lr, first(optimizer.lr, recipe.kind.lr)),
+        lr=or_default(spec.lr, or_default(optimizer.lr, recipe.kind.lr)),
         momentum=momentum if optimizer.momentum else None,
-        weight_decay=first(
-            spec.weight_decay, first(optimizer.weight_decay, recipe.kind.weight_decay)
+        weight_decay=or_default(
+            spec.weight_decay, or_default(optimizer.weight_decay, recipe.kind.weight_decay)
         ),
         selection=spec.selection or recipe.selection,
         rehearse_last=(spec.rehearse_last or spec.epochs) if follows else None,
-        width=spec.width or default_width(spec.backbone),
+        width=None if spec.backbone == OWN else spec.width or default_width(spec.backbone),
         device=str(choose_device(spec.device)),
-        settings={key: value for key, value in asdict(own).items() if value is not None},
+        settings={key: value for key, value in own.items() if value is not None},
     )
-    check_sense(spec.method, recipe, spec, spec.observe)
+    if spec.validation:
+        check_stopping(spec.method, recipe)
+    elif spec.patience != PATIENCE:
+        raise UserError(
+            "patience counts epochs without a lower validation loss: give --validation too, for "
+            "instance 0.1."
+        )
     if recipe.selection is not None and done.memory < source.classes:
         raise UserError(
             f"a memory of {done.memory} is smaller than the {source.classes} classes that share "
@@ -71,8 +83,48 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
     return done
 
 
-class Asked(Protocol):
+def all_settings(
+    name: str, recipe: Recipe, options: "TrainingOptions", rules: bool = True
+) -> dict[str, Any]:
+    """The settings of a method, and of the influence that is added to it, by name."""
+    values: dict[str, Any] = {}
+    own = settings_of_both(recipe, name, options.influence, options.settings)
+    for each, settings in zip((recipe, added_by(options.influence)), own):
+        if each is not None and settings is not None:
+            if rules:
+                settings = each.kind.filled_in(settings, options.epochs, options.memory)
+            values |= asdict(settings)
+    return values
+
+
+def build_method(
+    name: str, recipe: Recipe, options: "TrainingOptions", learner: TrainingContext
+) -> Method:
+    """The method, and in the learner the influence that is added to it."""
+    epochs, memory, added = options.epochs, options.memory, added_by(options.influence)
+    own, weights = settings_of_both(recipe, name, options.influence, options.settings)
+    method = recipe.kind(learner, recipe.kind.filled_in(own, epochs, memory))
+    if added is not None:
+        learner.weigh = added.kind.weigher(learner, added.kind.filled_in(weights, epochs, memory))
+    return method
+
+
+def check_stopping(name: str, recipe: Recipe) -> None:
+    """Refuse to stop a method early that plans its steps itself."""
+    if recipe.kind.own_schedule:
+        raise UserError(
+            f"{name} trains by a schedule of its own, which has an end: leave out the validation."
+        )
+
+
+class TrainingOptions(Protocol):
     """What a run and a learner are both told."""
+
+    @property
+    def influence(self) -> str: ...
+
+    @property
+    def memory(self) -> int: ...
 
     @property
     def selection(self) -> str | None: ...
@@ -90,7 +142,7 @@ class Asked(Protocol):
     def settings(self) -> Mapping[str, Any]: ...
 
 
-def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> None:
+def check_compatible(name: str, recipe: Recipe, spec: TrainingOptions, observe: int = 0) -> None:
     """Refuse what the method cannot do, or would silently ignore."""
     kind = recipe.kind
     chosen = spec.selection or recipe.selection
@@ -104,59 +156,104 @@ def check_sense(name: str, recipe: Recipe, spec: Asked, observe: int = 0) -> Non
             f"influence_last is {last} but a task has only {spec.epochs} epochs: give at most that "
             "many."
         )
-    if observe and not kind.observable:
-        raise UserError(
-            f"the updates of method {name!r} cannot be observed: observe er, mir, gss or gmed; "
-            "metasp records its influence anyway."
-        )
+    check_influence(name, recipe, spec, observe)
     if chosen == GRADIENTS and kind.selection != GRADIENTS:
         raise UserError(
             f"selection {chosen!r} needs gradients of single examples, which method {name!r} does "
             "not compute: use gss."
         )
-    own = settings_of(recipe, name, spec.settings)
-    kind.check(own, spec.memory_batch, selection(chosen or "reservoir"))
-    if chosen is not None and selection(chosen).judged and not kind.judges:
+    added = added_by(spec.influence)
+    kinds = [kind] if added is None else [kind, added.kind]
+    settings = settings_of_both(recipe, name, spec.influence, spec.settings)
+    for each, own in zip(kinds, settings):
+        each.check(own, spec.memory_batch, selection(chosen or "reservoir"))
+    if chosen is not None and selection(chosen).judged and not any(k.judges for k in kinds):
         raise UserError(
             f"selection {chosen!r} needs to know which labels are right, and method {name!r} does "
-            "not judge: use metasp-robust, or another selection."
+            "not judge: use metasp-robust, add influence robust, or use another selection."
         )
-    measured = observe or kind.measures
+    measured = observe or any(k.measures for k in kinds)
     if chosen is not None and selection(chosen).measured and not measured:
         raise UserError(
             f"selection {chosen!r} needs influence, which method {name!r} does not compute: use a "
-            "metasp method, or in a run --observe 1; a method of your own that computes it says "
+            "metasp method, or observe=1 in a run; a method of your own that computes it says "
             "so by measures = True."
         )
 
 
-def first(given: float | None, default: float) -> float:
+def check_influence(name: str, recipe: Recipe, spec: TrainingOptions, observe: int) -> None:
+    """Refuse to observe or weigh updates that cannot be, or are already."""
+    if not observe and spec.influence == "none":
+        return
+    if not recipe.kind.observable:
+        verb = "observed" if observe else "weighed by influence"
+        others = [other for other, each in METHODS.items() if each.kind.observable]
+        raise UserError(
+            f"the updates of method {name!r} cannot be {verb}: use {', '.join(others)}; a metasp "
+            "method weighs and records by itself."
+        )
+    if observe and spec.influence != "none":
+        raise UserError(
+            "observe records influence without using it, and influence uses it: leave one of the "
+            "two out."
+        )
+
+
+def or_default(given: float | None, default: float) -> float:
     return default if given is None else given
 
 
 def faster_channels_last(backbone: str, width: int) -> bool:
     """Whether the network runs with channels as the innermost axis: faster, but the strided
-    1×1 convolutions of a narrow resnet18 crash that way (see Learner.prepare)."""
+    1×1 convolutions of a narrow resnet18 crash that way (see TrainingContext.prepare)."""
     return backbone == "convnet" or (backbone == "resnet18" and width >= 8)
 
 
-def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
-    """Model, optimizer, memory and method of a complete spec."""
-    streams = Streams(spec.seed)
-    device = torch.device(spec.device)
-    source = benchmark.source
-    model = build(spec.backbone, source.shape, source.classes, spec.width, streams["model"])
+def build_model(
+    spec: RunSpec,
+    benchmark: Benchmark,
+    generator: torch.Generator,
+    ranks: Ranks | None,
+    make: MakeModel | None,
+) -> tuple[nn.Module, bool]:
+    """The network of a complete spec or of `make`, and whether channels are its innermost axis."""
+    source, device = benchmark.source, torch.device(spec.device)
+    channels_last = False
+    if make is None:
+        width = spec.width or default_width(spec.backbone)
+        model = build(spec.backbone, source.shape, source.classes, spec.width, generator)
+        channels_last = faster_channels_last(spec.backbone, width)
+    else:
+        model = made(make, spec.seed)
+        check_model(model, spec, method_named(spec.method), benchmark)
     model.to(device)
-    channels_last = faster_channels_last(spec.backbone, spec.width or default_width(spec.backbone))
     if channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if ranks is not None:
+        if spec.compile:
+            raise UserError("a run on several processes is not compiled: leave out --compile.")
+        split_over_ranks(model, ranks)
     if spec.compile:
         model.compile()
+    return model, channels_last
+
+
+def build_trainer(
+    spec: RunSpec,
+    benchmark: Benchmark,
+    ranks: Ranks | None = None,
+    make: MakeModel | None = None,
+) -> Trainer:
+    """Model, optimizer, memory and method of a complete spec, for this process or for one of
+    those that share the run; `make` makes a model of one's own."""
+    streams = Streams(spec.seed)
+    device = torch.device(spec.device)
+    model, channels_last = build_model(spec, benchmark, streams["model"], ranks, make)
     optimizer = OPTIMIZERS[spec.optimizer].build(
         model.parameters(), spec.lr or 0.0, spec.momentum or 0.0, spec.weight_decay or 0.0
     )
     recipe, keeps = method_named(spec.method), selection(spec.selection or "reservoir")
-    learner = Learner(
+    learner = TrainingContext(
         model=model,
         optimizer=optimizer,
         loss_fn=CROSS_ENTROPY,
@@ -180,15 +277,16 @@ def build_trainer(spec: RunSpec, benchmark: Benchmark) -> Trainer:
         channels_last=channels_last,
         weigh=InfluenceWeights(steps=spec.observe, observe=True) if spec.observe else None,
     )
-    own = settings_of(recipe, spec.method, spec.settings)
-    chosen = recipe.kind(learner, recipe.kind.filled_in(own, spec.epochs, spec.memory))
+    chosen = build_method(spec.method, recipe, spec, learner)
     tasks = benchmark.tasks
     if recipe.selection is None:  # no memory to pin them in
         tasks = [task.with_trusted_in_train() for task in tasks]
     rate = LearningRate(spec.lr_drop_at, spec.lr_drop)
     # Only a control may know how many labels are wrong.
     told = benchmark.wrong_shares if recipe.kind.told else ()
-    return Trainer(learner, chosen, tasks, rate, told=told)
+    trainer = Trainer(learner, chosen, tasks, rate, told=told)
+    trainer.stopping = Stopping(spec.patience)
+    return trainer
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -211,5 +309,5 @@ def choose_device(wanted: str) -> torch.device:
         "mps": torch.backends.mps.is_available(),
     }
     if not usable.get(device.type, False):
-        raise UserError(f"this machine has no usable {device.type} device: use --device auto.")
+        raise UserError(f"this machine has no usable {device.type} device: use auto.")
     return device

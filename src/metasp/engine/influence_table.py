@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metasp import trees
 from metasp.engine.evaluate import all_scores, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
-from metasp.methods.learner import Learner
-from metasp.methods.tally import QUANTITIES, UNKNOWN
+from metasp.methods.context import TrainingContext
+from metasp.methods.tally import QUANTITIES, UNKNOWN, fate
 from metasp.types import Task
 
 
@@ -32,6 +33,8 @@ def influence_columns(
         return {}
     columns = {name: column.tolist() for name, column in ledger.arrays().items()}
     label: dict[int, int] = {}
+    if seen[-1].classes:  # of open tasks nobody else knows what is no longer new
+        label.update(zip(memory.ids.tolist(), memory.labels.tolist()))
     for task in (each.with_trusted_in_train() for each in seen if each.classes):
         label.update(zip(task.train.ids.tolist(), task.train.labels.tolist()))
     new = set(seen[-1].train.ids.tolist())
@@ -44,7 +47,7 @@ def influence_columns(
     return columns
 
 
-def score_columns(learner: Learner, task: Task) -> Mapping[str, Sequence[Any]]:
+def score_columns(learner: TrainingContext, task: Task) -> Mapping[str, Sequence[Any]]:
     """One row for each training example of a task that was in an update: how it fared in them, and
     which class the model gave it last. Nothing where labels are no classes, or for a method that
     does not train by `update`."""
@@ -61,11 +64,13 @@ def score_columns(learner: Learner, task: Task) -> Mapping[str, Sequence[Any]]:
     }
     for quantity in QUANTITIES:
         columns[quantity] = known_or_none(tally.means(ids, quantity))
-    right = learner.weigh.judged(learner) if learner.weigh is not None else None
+    right = learner.weigh.label_right(learner) if learner.weigh is not None else None
     columns["score"] = [None] * len(ids) if right is None else known_or_none(2 * right[rows] - 1)
     guesses = tally.predicted[rows].tolist()
     columns["predicted"] = [None if guess == UNKNOWN else guess for guess in guesses]
-    columns["kept"] = torch.isin(ids, learner.memory.ids[learner.memory.occupied]).tolist()
+    kept = torch.isin(ids, learner.memory.ids[learner.memory.occupied]).tolist()
+    columns["kept"] = kept
+    columns["fate"] = [fate(held, weight) for held, weight in zip(kept, columns["weight"])]
     return columns
 
 
@@ -74,7 +79,7 @@ def known_or_none(values: Tensor) -> list[float | None]:
 
 
 def predicted_labels(
-    learner: Learner, seen: Sequence[Task], ids: Sequence[int]
+    learner: TrainingContext, seen: Sequence[Task], ids: Sequence[int]
 ) -> list[int | None]:
     """The class, of all seen, that the model as it stands gives each example; None for one that is
     no longer at hand, or where labels are no classes. It looks without augmentation and in eval
@@ -83,7 +88,7 @@ def predicted_labels(
     classes = sorted({label for task in seen for label in task.classes})
     for task in (each.with_trusted_in_train() for each in seen) if classes else ():
         rows = [row for row, name in enumerate(task.train.ids.tolist()) if name in wanted]
-        if not rows or not len(task.train.source):
+        if not rows or not trees.size(task.train.source):
             continue
         chosen = task.train.only(torch.tensor(rows))
         scores = all_scores(learner, chosen)

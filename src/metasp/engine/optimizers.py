@@ -1,5 +1,6 @@
 """Optimizers by name, their state as tensors, and learning rates that follow a schedule."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from metasp.errors import UserError
+from metasp.influence.optimizers import STEPS_LIKE
 from metasp.types import State
 
 
@@ -18,14 +20,24 @@ from metasp.types import State
 class Kind:
     """An optimizer that a run may ask for; without a default of its own it has the method's."""
 
-    make: Callable[..., Optimizer]
+    make: type[Optimizer]
     lr: float | None = None
     weight_decay: float | None = None
     momentum: bool = False  # whether it has one
 
     def build(self, params: Any, lr: float, momentum: float, weight_decay: float) -> Optimizer:
         more = {"momentum": momentum} if self.momentum else {}
-        return self.make(params, lr=lr, weight_decay=weight_decay, **more)
+        make: Callable[..., Optimizer] = without_compiler(self.make)
+        return make(params, lr=lr, weight_decay=weight_decay, **more)
+
+
+def without_compiler(kind: type[Optimizer]) -> type[Optimizer]:
+    """The same optimizer, step for step, that does not load torch's compiler. Torch wraps these
+    methods to keep the compiler out of them, and loads it, which takes a second, to tell it so."""
+    kept_out = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    body = {name: inspect.unwrap(getattr(kind, name)) for name in kept_out}
+    body["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), {**body, STEPS_LIKE: kind, "__doc__": kind.__doc__})
 
 
 OPTIMIZERS = {

@@ -16,36 +16,34 @@ from metasp.engine.influence_table import (
     predicted_labels,
     score_columns,
 )
+from metasp.engine.mistakes import BATCHNORM_NEEDS_TWO, Diverged
+from metasp.engine.observing import OpenTask, grown
 from metasp.engine.optimizers import (
     LearningRate,
     Schedule,
     optimizer_state,
     restore_optimizer,
 )
+from metasp.engine.stopping import Stopping
 from metasp.errors import UserError
-from metasp.events import Evaluated, Event, Noted, RunFinished, StepTaken, TaskFinished, TaskStarted
+from metasp.events import (
+    Evaluated,
+    Event,
+    Noted,
+    RunFinished,
+    StepTaken,
+    TaskFinished,
+    TaskStarted,
+    Validated,
+)
 from metasp.influence import Ledger
 from metasp.influence.checks import enough_values
-from metasp.methods.learner import Learner, Step
-from metasp.methods.method import Method, Phase, batch_bounds
+from metasp.methods.context import Step, TrainingContext
+from metasp.methods.method import Method, Phase, batch_bounds, over_task
 from metasp.methods.tally import Tally
-from metasp.types import Batch, Task
+from metasp.types import Batch, Examples, Task
 
-
-class Diverged(UserError):
-    """Training left the finite numbers; `event` says which one and when."""
-
-    def __init__(self, event: str) -> None:
-        super().__init__(f"{event}: try a smaller --lr; the last checkpoint before it is kept.")
-        self.event = event
-
-
-TWO = (
-    "cannot learn from one example whose picture has shrunk to a point: give a batch size and a "
-    "task of 2 examples or more, larger pictures, or a network without it, such as mlp."
-)
-
-Score = Callable[[Learner, Task, Sequence[int]], tuple[float, float]]
+Score = Callable[[TrainingContext, Task, Sequence[int]], tuple[float, float]]
 """A task's test score over all classes seen, and over its own."""
 
 
@@ -60,6 +58,7 @@ class Position:
     seconds: float = 0.0
     begun: bool = False  # the task has been announced and tested
     scheduled: int = 0  # moves of the learning rate's schedule in this task
+    observed: int = 0  # batches of open tasks, in all
 
 
 class Trainer:
@@ -68,7 +67,7 @@ class Trainer:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: TrainingContext,
         method: Method,
         tasks: list[Task],
         lr: LearningRate,
@@ -82,50 +81,106 @@ class Trainer:
         learner.scored_by = method.scoring
         self.position = Position()
         self.order = torch.zeros(0, dtype=torch.long)
+        self.stopping = Stopping()
+        self.open = OpenTask()
+        self.ending = False  # set it in the midst of a task to end the task there
+        self._since = 0.0
 
     def run(self) -> Iterator[Event]:
         """Everything from the current position to the end. The state may be taken whenever a
         StepTaken or TaskFinished has been yielded: it then says exactly what has happened."""
         at = self.position
         for task in self.tasks[at.task :]:
-            started, spent = time.monotonic(), at.seconds
+            self.start_clock()
             self.learner.current, self.learner.task = task.train, task.index
             self.learner.told = self.told[task.index] if self.told else None
             if not at.begun:
-                yield from self._begin(task)
-                yield from self._notes(task)
-                at.begun = True
+                yield from self.begin(task)
             if self.schedule is not None:
                 self.schedule.stand_at(at.scheduled)
             done_epochs = 0
             for number, phase in enumerate(self.method.phases(task, self.tasks[: at.task + 1])):
-                if number >= at.phase:
-                    examples = phase.examples()
-                    for epoch in range(at.epoch, phase.epochs):
-                        factor = phase.lr_factor(epoch) if phase.lr_factor else 1.0
-                        self._set_lr(done_epochs + epoch, factor)
-                        if at.step == 0:
-                            self.order = self._shuffled(len(examples))
-                        bounds = batch_bounds(len(examples), phase.batch_size)
-                        for start, stop in bounds[at.step :]:
-                            new = examples.take(self.order[start:stop])
-                            taken = self._step(new, phase, done_epochs + epoch, task)
-                            yield from self._notes(task)
-                            at.step += 1
-                            self._move_schedule("step")
-                            at.seconds = spent + time.monotonic() - started
-                            yield taken
-                        at.epoch, at.step = epoch + 1, 0
-                        self._move_schedule("epoch")
-                    at.phase, at.epoch = number + 1, 0
+                if number >= at.phase and not self.ending:
+                    yield from self._phase(task, phase, done_epochs)
+                    at.phase, at.epoch, at.step = number + 1, 0, 0
                 done_epochs += phase.epochs
-            finished = self._end(task)
-            yield from self._notes(task)
-            yield from self._test(task, before=False)
-            at.task, at.phase, at.begun, at.scheduled = task.index + 1, 0, False, 0
-            at.seconds = spent + time.monotonic() - started
-            yield finished
+            yield from self.finish(task)
         yield RunFinished(len(self.tasks), at.seconds)
+
+    def finish(self, task: Task) -> Iterator[Event]:
+        """End a task: the memory decides, the tasks so far are tested."""
+        at, self.ending = self.position, False
+        finished = self._end(task)
+        yield from self._notes(task)
+        yield from self._test(task, before=False)
+        at.task, at.phase, at.step = task.index + 1, 0, 0
+        at.begun, at.scheduled = False, 0
+        at.seconds = time.monotonic() - self._since
+        yield finished
+
+    def start_clock(self) -> None:
+        """Count the seconds from here on those that were spent before."""
+        self._since = time.monotonic() - self.position.seconds
+
+    def _phase(self, task: Task, phase: Phase, done_epochs: int) -> Iterator[Event]:
+        """All epochs of a phase, or those until the held-out examples say that it is enough."""
+        at, examples = self.position, phase.examples()
+        held = self.method.held_out(self.tasks[: task.index + 1])
+        for epoch in range(at.epoch, phase.epochs):
+            factor = phase.lr_factor(epoch) if phase.lr_factor else 1.0
+            self._set_lr(done_epochs + epoch, factor)
+            yield from self._epoch(task, phase, examples, done_epochs + epoch)
+            yield from self._validate(task, held, done_epochs + epoch)
+            at.epoch, at.step = epoch + 1, 0
+            self._move_schedule("epoch")
+            if self.ending or self.stopping.over:
+                break
+        if self.stopping.waited:
+            self._keep_best(phase, at.epoch, done_epochs)
+            yield from self._notes(task)
+        self.stopping.reset()
+
+    def _epoch(
+        self, task: Task, phase: Phase, examples: Examples, epoch: int
+    ) -> Iterator[StepTaken | Noted]:
+        at = self.position
+        if at.step == 0:
+            self.order = self._shuffled(len(examples))
+        for start, stop in batch_bounds(len(examples), phase.batch_size)[at.step :]:
+            new = examples.take(self.order[start:stop])
+            yield from self.take_step(new, phase, epoch, task)
+            if self.ending:
+                return
+
+    def take_step(
+        self, new: Batch, phase: Phase, epoch: int, task: Task
+    ) -> Iterator[StepTaken | Noted]:
+        """One step on a batch, told when all that belongs to it has happened."""
+        taken = self._step(new, phase, epoch, task)
+        yield from self._notes(task)
+        self.position.step += 1
+        self._move_schedule("step")
+        self.position.seconds = time.monotonic() - self._since
+        yield taken
+
+    def _validate(self, task: Task, held: Sequence[Examples], epoch: int) -> Iterator[Validated]:
+        """Look at the examples that are held out, without training on them."""
+        if not held:
+            return
+        losses = [over_task(self.learner, examples, self.learner.losses) for examples in held]
+        loss = float(torch.cat(losses).double().mean())
+        lowest = self.stopping.look(self.learner.model, loss, epoch)
+        yield Validated(task.index, epoch, loss, lowest)
+
+    def _keep_best(self, phase: Phase, epochs: int, done_epochs: int) -> None:
+        """Go back to the best weights of a phase whose last epochs did not lower the loss."""
+        best, whole = self.stopping, phase.epochs
+        best.keep(self.learner.model)
+        stopped = f"stopped after {epochs} of {whole} epochs ({phase.kind}); "
+        self.learner.notes.append(
+            f"{stopped if epochs < whole else ''}the loss on held-out examples was lowest after "
+            f"epoch {best.epoch - done_epochs + 1} ({best.loss:.4g}), whose weights are kept."
+        )
 
     def _notes(self, task: Task) -> Iterator[Noted]:
         """What the learner has to tell since it was last asked."""
@@ -160,6 +215,8 @@ class Trainer:
             "tally": learner.tally.state(),
             "weigh": learner.weigh.state() if learner.weigh else {},
             "engine": {"order": self.order},
+            "best": self.stopping.state(),
+            "open": self.open.state(),
         }
         if any(not p.isfinite().all() for p in learner.model.parameters()):
             raise Diverged(f"a weight of the network became NaN or infinite {self._moment(0)}")
@@ -192,7 +249,14 @@ class Trainer:
         if self.learner.weigh is not None:
             self.learner.weigh.restore(part("weigh"))
         self.order = part("engine")["order"].clone()
-        self.position = Position(**position)
+        self.stopping.restore(part("best"))
+        self.position, self.ending = Position(**position), False
+        self.open.restore(part("open"))
+        self.learner.open = bool(self.open)
+        if self.open:
+            grown(self, ())
+            if self.schedule is not None:
+                self.schedule.stand_at(self.position.scheduled)
 
     def forget(self, ids: Tensor) -> None:
         """Go on without the examples of these ids: they leave the tasks, the memory, the ledger
@@ -203,7 +267,10 @@ class Trainer:
         self.learner.ledger = self.learner.ledger.without(ids)
         self.learner.tally = self.learner.tally.without(ids)
         self.method.forget(ids)
-        if self.position.step:
+        self.open.forget(ids)
+        if self.open:
+            grown(self, ())  # nothing of them is left in its examples either
+        elif self.position.step:
             self._reorder(due)
 
     def _under_way(self) -> Phase:
@@ -213,7 +280,7 @@ class Trainer:
     def _order_by_id(self) -> list[int]:
         """The ids of the epoch under way in their order; none where the order is of examples that
         are no longer there (a memory whose file was cleared)."""
-        if not self.position.step:
+        if not self.position.step or self.open:
             return []
         examples = self._under_way().examples()
         return examples.ids[self.order].tolist() if len(examples) == len(self.order) else []
@@ -232,7 +299,8 @@ class Trainer:
         starts = [start for start, _ in batch_bounds(len(ids), phase.batch_size)]
         at.step = sum(start < done for start in starts)
 
-    def _begin(self, task: Task) -> Iterator[Event]:
+    def begin(self, task: Task) -> Iterator[Event]:
+        """Announce a task, test it, and let all who must know of it prepare."""
         yield TaskStarted(task.index, task.classes, len(task.train))
         yield from self._test(task, before=True)
         self.learner.tally = Tally(task.train.ids)
@@ -243,12 +311,14 @@ class Trainer:
             values = self.method.column_values
             self.learner.trust(verified, task.index, self._seen(task), values)
         self.method.begin_task(task)
+        yield from self._notes(task)
+        self.position.begun = True
 
     def _end(self, task: Task) -> TaskFinished:
         """Close the task: what its influences say goes to the memory, which then decides."""
         learner, seen = self.learner, self.tasks[: task.index + 1]
         note_influence(learner.memory, learner.ledger)
-        with enough_values(TWO):
+        with enough_values(BATCHNORM_NEEDS_TWO):
             self.method.end_task(task)
         columns = influence_columns(learner.ledger, learner.memory, seen)
         if columns:
@@ -268,11 +338,8 @@ class Trainer:
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()
         self.learner.epoch, self.learner.arrived = epoch, new.size
-        with enough_values(TWO):
-            if phase.kind == "plain":
-                report = self.learner.update(self.learner.prepare(new))
-            else:
-                report = self.method.step(new, phase)
+        with enough_values(BATCHNORM_NEEDS_TWO):
+            report = phase.step(new) if phase.step else self.method.step(new, phase)
         if not isinstance(report, Step):
             raise UserError(
                 f"the step of {type(self.method).__name__} gave {report!r}: it must return what "
@@ -281,7 +348,7 @@ class Trainer:
         if self.method.offers(epoch):
             self._offer(new, task)
         lr = self.learner.optimizer.param_groups[0]["lr"]
-        at = self.position
+        at, self.learner.last_loss = self.position, report.loss
         if not math.isfinite(report.loss):
             raise Diverged(f"the loss became NaN or infinite {self._moment(1)}")
         seconds = round(time.perf_counter() - began, 6)

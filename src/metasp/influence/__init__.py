@@ -8,10 +8,11 @@ from metasp.influence.core import (
 from metasp.influence.fuse import Fused, fuse
 from metasp.influence.ledger import Ledger
 from metasp.influence.optimizers import Rule
-from metasp.influence.origin import evaluate_at
+from metasp.influence.origin import with_parameters
 from metasp.influence.parallel import Ranks
 from metasp.influence.pseudo import virtual_parameters
 from metasp.influence.recorded import Recorded, record
+from metasp.influence.splitting import split_over_ranks
 
 __all__ = [
     "Fused",
@@ -20,10 +21,11 @@ __all__ = [
     "Ranks",
     "Recorded",
     "Rule",
-    "evaluate_at",
     "example_influence",
     "fuse",
     "record",
     "sp_influence",
+    "split_over_ranks",
     "virtual_parameters",
+    "with_parameters",
 ]

@@ -19,7 +19,7 @@ def checked_pair(pair: tuple[Tree, Tensor], device: torch.device, what: str) -> 
         raise UserError(f"the {what} must be a pair (inputs, targets).")
     inputs, targets = with_plain_dicts(pair[0]), pair[1]
     if not isinstance(targets, Tensor):
-        raise UserError(f"the targets of the {what} are no tensor: give one target per input.")
+        raise UserError(f"the targets of the {what} are not a tensor: give one target per input.")
     parts = {f"inputs{place}": leaf for place, leaf in named_leaves(inputs).items()}
     for name, part in parts.items():
         if not isinstance(part, Tensor):

@@ -43,7 +43,7 @@ from metasp.influence.recorded import Recorded, record_in_scope
 from metasp.influence.rules import Unsupported
 
 LOSS = ""  # beside the gradients, whose names are those of parameters
-TWO = (
+BATCHNORM_NEEDS_TWO = (
     "needs two examples or more in the batch and in each goal: give more of them, larger pictures, "
     "or a network without it."
 )
@@ -197,7 +197,7 @@ def _influence(
         torch.enable_grad(),
     ):
         if recorded is None:
-            with enough_values(TWO):
+            with enough_values(BATCHNORM_NEEDS_TWO):
                 recorded = record_in_scope(model, loss_fn, batch, plan)
         problem = Problem(model, loss_fn, batch, recorded.origin)
         ranks = options.get("ranks") or Alone()
@@ -297,7 +297,7 @@ def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> lis
     and the number of examples."""
     parts = []
     for what, pair in pairs.items():
-        with enough_values(TWO):  # here, so that other ranks hear of it
+        with enough_values(BATCHNORM_NEEDS_TWO):  # here, so that other ranks hear of it
             loss, grads = gradient(replace(problem, batch=pair, what=what), theta)
         parts.append(({**grads, LOSS: loss}, len(pair[1])))
     return parts

@@ -361,10 +361,21 @@ def update_of(optimizer: Optimizer, named: Mapping[str, Tensor]) -> Update:
     return TorchUpdate(kind, tuple(groups), states)
 
 
+STEPS_LIKE = "steps_like"
+"""Where a class that takes the step of another, written otherwise, names that one."""
+
+
 def elementwise(optimizer: Optimizer) -> type[Optimizer]:
     """The class whose step the optimizer takes, if it is one that we can differentiate."""
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise UserError(
+            f"the {type(optimizer).__name__} has hooks around its step, for instance to clip "
+            "gradients, which the pseudo step would not take: remove them (sp_influence clips with "
+            "clip_norm=), or use a method without virtual steps, such as er."
+        )
+    own = getattr(type(optimizer), STEPS_LIKE, type(optimizer))
     for kind in reversed(ELEMENTWISE):  # an AdamW is an Adam too
-        if isinstance(optimizer, kind) and type(optimizer).step is kind.step:
+        if issubclass(own, kind) and own.step is kind.step:
             return kind
     *most, last = (kind.__name__ for kind in ELEMENTWISE)
     raise UserError(

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metasp.errors import UserError
-from metasp.trees import Tree, call
 
 
 @dataclass(frozen=True)
@@ -70,20 +69,20 @@ class Origin:
     @classmethod
     def of(cls, model: nn.Module, device: torch.device) -> "Origin":
         """Copies of the model's buffers and random state as they are now."""
-        check_plain(model)
+        check_functional(model)
         return cls(copies(dict(model.named_buffers())), RandomState.capture(device))
 
     @contextmanager
     def at(self, model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
         """The model with ``params`` in place of its own, from these buffers and random state, until
-        the block ends; see `placed`."""
-        with placed(model, {**copies(self.buffers), **params}):
+        the block ends; see `with_tensors`."""
+        with with_tensors(model, {**copies(self.buffers), **params}):
             self.random.restore()
             yield
 
 
 @contextmanager
-def placed(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     """Other tensors in place of the model's parameters and buffers, by name, until the block ends.
 
     A backward pass belongs inside: checkpointed layers run again in it. (``functional_call`` ends
@@ -108,7 +107,7 @@ def placed(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
             held[key] = tensor
 
 
-def check_plain(model: nn.Module) -> None:
+def check_functional(model: nn.Module) -> None:
     """Raise if the model cannot run at other parameters than its own."""
     wrapped = isinstance(model, nn.DataParallel)
     if wrapped or isinstance(model, torch.jit.ScriptModule):
@@ -144,22 +143,16 @@ def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def moved_to(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
+def with_parameters(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
     """The model at ``params`` (any subset of its names) until the block ends, in which a backward
     pass belongs; its buffers do not move.
 
     The random state does move, as in an ordinary forward pass.
     """
-    check_plain(model)
+    check_functional(model)
     buffers = copies(dict(model.named_buffers()))
-    with kept_values(model), placed(model, {**buffers, **params}):
+    with kept_values(model), with_tensors(model, {**buffers, **params}):
         yield
-
-
-def evaluate_at(model: nn.Module, params: Mapping[str, Tensor], inputs: Tree) -> Any:
-    """The model's outputs at ``params``, as `moved_to`, for use without a backward pass."""
-    with moved_to(model, params):
-        return call(model, inputs)
 
 
 @contextmanager

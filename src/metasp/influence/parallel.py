@@ -7,11 +7,14 @@ The network itself must treat examples one by one, or each rank's among themselv
 LayerNorm do. BatchNorm in training mode takes the statistics of each rank's shard, as under
 DistributedDataParallel: sound, but not the numbers of one process with the whole batch.
 SyncBatchNorm is refused: it talks to the other ranks inside every pass, its derivative cannot be
-differentiated again, and it needs a GPU.
+differentiated again, and it needs a GPU. A model that is split (see splitting.py) has neither
+limit: there every rank is given the whole batch, and nothing is sharded but the passes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,6 +22,19 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence.pseudo import Named
+
+
+class Like(NamedTuple):
+    """What a tensor looks like, without its numbers."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Like":
+        return cls(tensor.shape, tensor.dtype, tensor.device)
+
 
 Part = tuple[Named, int]
 """Means over some examples by name, and over how many."""
@@ -53,8 +69,8 @@ def refuse_synchronised(model: nn.Module) -> None:
         if isinstance(module, nn.SyncBatchNorm):
             raise UserError(
                 f"{name or 'the model'} is a SyncBatchNorm, through which an influence over ranks "
-                "cannot be differentiated: use GroupNorm, or BatchNorm with each rank's own "
-                "statistics."
+                "cannot be differentiated: use GroupNorm, BatchNorm with each rank's own "
+                "statistics, or split_over_ranks with the whole batch on every rank."
             )
 
 
@@ -71,7 +87,7 @@ class Ranks:
             )
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.reduced = self.sent = 0
+        self.reduced = self.sent = self.gathered = 0
 
     def means(self, make: Callable[[], Sequence[Part]], like: Sequence[Named]) -> list[Named]:
         failed: UserError | None = None
@@ -102,6 +118,37 @@ class Ranks:
         self._sum(whole)
         return whole, own
 
+    def sums(self, tensors: Sequence[Tensor | None], like: Sequence[Like]) -> list[Tensor | None]:
+        """The sum of each over all processes, in one all-reduce; None where no process has it."""
+        empty = [torch.empty(0, dtype=part.dtype, device=part.device) for part in like]
+        kind = torch.float32
+        for part in empty:
+            kind = torch.promote_types(kind, part.dtype)
+        here = torch.tensor([float(tensor is not None) for tensor in tensors])
+        parts = [
+            part.new_zeros(shape.numel()) if tensor is None else tensor.detach().reshape(-1)
+            for tensor, part, (shape, _, _) in zip(tensors, empty, like)
+        ]
+        buffer = torch.cat([*(part.to(kind) for part in parts), here.to(empty[0].device, kind)])
+        self._sum(buffer)
+        *rows, there = torch.split_with_sizes(buffer, [*map(len, parts), len(like)])
+        return [
+            row.reshape(shape).to(dtype) if known else None
+            for row, (shape, dtype, _), known in zip(rows, like, there.tolist())
+        ]
+
+    def all_rows(self, own: Tensor, bounds: Sequence[int], dim: int) -> Tensor:
+        """All processes' rows along a dimension; process r has those from bounds[r] on."""
+        sizes = [end - start for start, end in pairwise(bounds)]
+        own = own.detach().movedim(dim, 0)
+        padded = own.new_zeros(max(sizes), *own.shape[1:])  # gloo wants one size
+        padded[: len(own)] = own
+        parts = [torch.empty_like(padded) for _ in sizes]
+        with others_alive():
+            dist.all_gather(parts, padded, group=self.group)
+        self.gathered += 1
+        return torch.cat([part[:size] for part, size in zip(parts, sizes)]).movedim(0, dim)
+
     def descend(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         """One step of the optimizer along the gradient of the sum of all ranks' losses: weights
         over the whole batch times this rank's losses, summed."""
@@ -117,10 +164,36 @@ class Ranks:
             parameter.grad = found.get(str(index))
         optimizer.step()
 
+    def hear(self, content: bytes = b"") -> bytes:
+        """What the first process says, as all of them hear it."""
+        size = torch.tensor(len(content))
+        with others_alive():
+            dist.broadcast(size, 0, group=self.group)
+            if not size:
+                return b""
+            room = bytearray(content if self.rank == 0 else int(size))
+            text = torch.frombuffer(room, dtype=torch.uint8)
+            dist.broadcast(text, 0, group=self.group)
+        return text.numpy().tobytes()
+
     def _sum(self, buffer: Tensor) -> None:
-        dist.all_reduce(buffer, group=self.group)
+        with others_alive():
+            dist.all_reduce(buffer, group=self.group)
         self.reduced += 1
         self.sent += buffer.numel()
+
+
+@contextmanager
+def others_alive() -> Iterator[None]:
+    """Say in one sentence that another process has ended, which torch tells in many words."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            "another process of this run ended, or cannot be reached "
+            f"({str(error).splitlines()[0]}): start the run again, to go on from its last "
+            "checkpoint."
+        ) from error
 
 
 def packed(part: Part | None, like: Mapping[str, Tensor]) -> Tensor:

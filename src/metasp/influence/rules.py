@@ -155,26 +155,42 @@ def _batch_norm(
     node = out.grad_fn
     if training and getattr(node, "name", str)() != "NativeBatchNormBackward0":
         return None
-    x, w = input.detach(), None if weight is None else weight.detach()
+    read = (input, weight, bias)
     if training:
+        count = input.numel() // input.shape[1]
         mean, inverse = node._saved_result1, node._saved_result2  # type: ignore[union-attr]
-    elif running_mean is not None and running_var is not None:
-        mean, inverse = running_mean.clone(), (running_var + eps).rsqrt()
-    else:
+        return normalised(read, mean, inverse, eps, (count, torch.Tensor.detach))
+    if running_mean is None or running_var is None:
         return None
+    return normalised(read, running_mean.clone(), (running_var + eps).rsqrt(), eps, None)
+
+
+def normalised(
+    read: tuple[Tensor, Tensor | None, Tensor | None],
+    mean: Tensor,
+    inverse: Tensor,
+    eps: float,
+    over: tuple[int, Callable[[Tensor], Tensor]] | None,
+) -> Linearised:
+    """The linearised form of batch normalisation of (input, weight, bias) by a mean and 1/std.
+    ``over`` says of how many values per channel these are the statistics, and makes sums (2,
+    channels) over all of them of those over the rows at hand; None: the statistics are constant."""
+    input, weight, bias = read
+    x, w = input.detach(), None if weight is None else weight.detach()
 
     def one(x: Tensor, parts: Sequence[Tensor | None], into: Tensor) -> None:
         dx, dw, db = parts
         scale = inverse if w is None else w * inverse
         slope = torch.zeros_like(inverse) if dw is None else dw
         shift = torch.zeros_like(inverse) if db is None else db
-        if dx is not None and training:
+        if dx is not None and over is not None:
             _, dot, total = torch.ops.aten.native_batch_norm_backward(
                 dx, x, w, None, None, mean, inverse, True, eps, [False, True, True]
             )
-            count = x.numel() // x.shape[1]
-            slope = slope - scale * dot / count
-            shift = shift - scale * total / count
+            values, whole = over
+            dot, total = whole(torch.stack([dot, total]))
+            slope = slope - scale * dot / values
+            shift = shift - scale * total / values
         slope = slope * inverse
         affine(dx, scale, x, slope, shift - slope * mean, into)
 
@@ -191,7 +207,7 @@ def _batch_norm(
         return [result]
 
     weight_there, bias_there = weight is not None, bias is not None
-    inputs = tuple(t for t in (input, weight, bias) if t is not None)
+    inputs = tuple(t for t in read if t is not None)
     return Linearised(inputs, push, (x,) if w is None else (x, w))
 
 

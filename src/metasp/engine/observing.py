@@ -1,0 +1,130 @@
+"""A task that is open: it grows batch by batch, and nobody knows its end."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from metasp import trees
+from metasp.engine.change import Change, MakeDetector
+from metasp.events import Event
+from metasp.methods.context import TrainingContext
+from metasp.methods.method import Phase
+from metasp.types import Batch, Examples, State, Task
+
+if TYPE_CHECKING:
+    from metasp.engine.trainer import Trainer
+
+WINDOW = 200
+
+
+class OpenTask:
+    """The newest examples of an open task, which stand for what is new, and what a detector of
+    change was told. `recent` is None while no task is open."""
+
+    def __init__(self, window: int = WINDOW, detector: MakeDetector | None = None) -> None:
+        self.window = window
+        self.change = None if detector is None else Change(detector)
+        self.recent: Batch | None = None
+
+    def __bool__(self) -> bool:
+        return self.recent is not None
+
+    @property
+    def examples(self) -> Examples:
+        """The newest examples as training data."""
+        assert self.recent is not None
+        return Examples.of(*self.recent)
+
+    def take(self, new: Batch) -> None:
+        """Let a batch in and the oldest examples out."""
+        if self.recent is not None:
+            again = torch.isin(self.recent.ids, new.ids)
+            new = Batch.join([self.recent.at(~again), new])
+        self.recent = new.at(slice(max(0, new.size - self.window), new.size))
+
+    def forget(self, ids: Tensor) -> None:
+        if self.recent is not None:
+            self.recent = self.recent.at(~torch.isin(self.recent.ids, ids))
+
+    def close(self) -> None:
+        self.recent = None
+        if self.change is not None:
+            self.change.stand_at(())
+
+    def state(self) -> State:
+        if self.recent is None:
+            return {}
+        kept = {"labels": self.recent.labels, "ids": self.recent.ids}
+        if self.change is not None:
+            kept["losses"] = torch.tensor(self.change.losses, dtype=torch.float64)
+        return {**kept, **trees.to_columns("inputs", self.recent.inputs)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        inputs = trees.from_columns("inputs", state)
+        self.recent = None
+        if inputs is not None:
+            copies = trees.each(Tensor.clone, inputs)
+            self.recent = Batch(copies, state["labels"].clone(), state["ids"].clone())
+        if self.change is not None:
+            self.change.stand_at(state["losses"].tolist() if "losses" in state else ())
+
+
+def observe(trainer: "Trainer", new: Batch, classes: Sequence[int]) -> Iterator[Event]:
+    """One step on a batch of the open task, which is the last one and begins with its first
+    batch. The state may be taken when all events have been given."""
+    at, learner, own = trainer.position, trainer.learner, trainer.open
+    beginning = not own
+    own.take(new)
+    task = grown(trainer, classes)
+    if beginning:
+        trainer.start_clock()
+        yield from trainer.begin(task)
+    began = time.monotonic()
+    learner.tally = learner.tally.following(task.train.ids)
+    phase = Phase("observe", 1, new.size, new.size, lambda: task.train)
+    yield from trainer.take_step(new, phase, 0, task)
+    at.observed += 1
+    bound_ledger(learner)
+    at.seconds += time.monotonic() - began
+    if own.change is not None and own.change.saw(loss_of_new(learner, new)):
+        learner.notes.append("the loss of new examples has risen for good: another task begins.")
+        yield from close(trainer)
+
+
+def grown(trainer: "Trainer", classes: Sequence[int]) -> Task:
+    """The open task with its newest examples, in its place in the trainer."""
+    last, learner = trainer.tasks[-1], trainer.learner
+    every = tuple(sorted({*last.classes, *classes}))
+    task = replace(last, classes=every, train=trainer.open.examples)
+    trainer.tasks[-1] = task
+    learner.current, learner.task, learner.open = task.train, task.index, True
+    return task
+
+
+def close(trainer: "Trainer") -> Iterator[Event]:
+    """End the open task as any other."""
+    yield from trainer.finish(trainer.tasks[-1])
+    trainer.open.close()
+    trainer.learner.open = False
+
+
+def bound_ledger(learner: TrainingContext) -> None:
+    """Keep the influences of what is in memory or among the newest examples; seldom, as it takes
+    a look at all of them."""
+    assert learner.current is not None
+    known = torch.cat([learner.memory.ids[learner.memory.occupied], learner.current.ids])
+    if len(learner.ledger) > 2 * (learner.memory.capacity + len(learner.current)):
+        ids = torch.from_numpy(learner.ledger.state()["ids"])
+        learner.ledger = learner.ledger.without(ids[~torch.isin(ids, known)])
+
+
+def loss_of_new(learner: TrainingContext, new: Batch) -> float:
+    """The mean loss of a batch before its step; that of the step, for a method that does not
+    train by `update`."""
+    known = learner.tally.means(new.ids, "loss")
+    known = known[~known.isnan()]
+    return float(known.mean()) if len(known) else learner.last_loss
