@@ -9,7 +9,7 @@ from metasp.events import StepTaken, TaskFinished
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.memory.representative import herding_order, kmeans_order
 from metasp.types import Batch, Streams
-from tests.methods.worlds import digits
+from tests.methods.factories import digits
 
 
 def herd_by_hand(features, ids, count):

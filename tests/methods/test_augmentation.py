@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from metasp.methods.weighting import validation_sets
-from tests.methods.worlds import blobs, on
+from tests.methods.factories import blobs, on
 
 
 def trained(**changes):

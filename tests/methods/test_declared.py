@@ -4,9 +4,9 @@ from dataclasses import dataclass, fields
 
 import pytest
 
+from metasp.field_checks import field_types
 from metasp.methods import METHODS, Recipe
 from metasp.methods.declared import NotPlain, declared, of_class, of_source
-from metasp.spec import field_types
 
 SHIPPED = sorted({recipe.of for recipe in METHODS.values() if isinstance(recipe.of, str)})
 

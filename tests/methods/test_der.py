@@ -10,11 +10,11 @@ from scipy.stats import chisquare
 from torch import nn
 
 from metasp.learner import ContinualLearner
+from metasp.methods.context import unweighed
 from metasp.methods.der import distance
-from metasp.methods.learner import unweighed
 from metasp.types import Batch
-from tests.learner.making import pair, regression, squares
-from tests.methods.worlds import digits, train
+from tests.learner.factories import pair, regression, squares
+from tests.methods.factories import digits, train
 
 
 class Noisy:

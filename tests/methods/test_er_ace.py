@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from metasp.types import Batch
-from tests.methods.worlds import digits, train
+from tests.methods.factories import digits, train
 
 
 def told(outputs, labels, among):

@@ -16,7 +16,7 @@ from metasp.memory import SELECTIONS
 from metasp.methods import METHODS
 from metasp.methods.method import Method
 from tests.helpers import assert_same_run
-from tests.methods.worlds import (
+from tests.methods.factories import (
     TELLING,
     blobs,
     changed,
@@ -150,7 +150,7 @@ def test_plain_epochs_before_rehearsal(name):
             digits(name, **changes)
         return
     kinds = [e.kind for e in digits(name, **changes).run() if type(e).__name__ == "StepTaken"]
-    assert kinds.count("plain") == 2 * kinds.count("rehearse") > 0
+    assert kinds.count("finetune") == 2 * kinds.count("rehearse") > 0
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from metasp.benchmarks import load_benchmark
 from metasp.errors import UserError
+from metasp.methods.context import Weighed
 from metasp.methods.filters import lowest, only
-from metasp.methods.learner import Weighed
-from tests.methods.worlds import digits, small, train
+from tests.methods.factories import digits, small, train
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "trusted": 2}
 

@@ -10,7 +10,7 @@ from torch import nn
 from metasp.errors import UserError
 from metasp.methods.gdumb import cutmix, restart, warm_restarts
 from metasp.types import Batch
-from tests.methods.worlds import blobs, digits, finish, on, train, weights
+from tests.methods.factories import blobs, digits, finish, on, train, weights
 
 
 @pytest.mark.parametrize("memory", [10, 23, 64])
@@ -159,7 +159,7 @@ def test_with_a_selection_at_the_tasks_end_it_looks_by_training_and_starts_anew(
             if event.kind == "dumb" and "dumb" not in kinds:
                 held = sorted(trainer.learner.memory.labels.tolist())
             kinds.append(event.kind)
-    assert kinds.count("plain") == 3 * 3
+    assert kinds.count("finetune") == 3 * 3
     assert kinds == sorted(kinds, reverse=True)
     assert held == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5  # before it is trained on
     spoiled = digits("gdumb", selection="herding", settings={"memory_epochs": 2})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from metasp.methods.gradients import quiet_gradient
-from tests.methods.worlds import changed, digits, everything, fill, train, weights
+from tests.methods.factories import changed, digits, everything, fill, train, weights
 
 
 def gradient_by_hand(trainer, slots):

@@ -7,7 +7,7 @@ import torch
 
 from metasp.methods.gradients import after_virtual_step
 from metasp.types import Batch
-from tests.methods.worlds import changed, digits, everything, train
+from tests.methods.factories import changed, digits, everything, train
 
 
 def in_double(trainer):

@@ -9,7 +9,7 @@ from metasp.errors import UserError
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods.gss import redundancy
 from metasp.types import Batch, Examples, Task
-from tests.methods.worlds import blobs, changed, digits, everything, fill, on, train, weights
+from tests.methods.factories import blobs, changed, digits, everything, fill, on, train, weights
 
 DECIDE = SELECTIONS["gradient-diverse"].decide
 
@@ -31,8 +31,8 @@ def test_redundancy_is_the_largest_cosine_of_single_gradients(backbone):
     trainer = digits("gss", backbone=backbone)
     train(trainer, 4)
     learner = trainer.learner
-    batch = learner.plain(trainer.tasks[1].train.take(torch.arange(7)))
-    references = learner.plain(trainer.tasks[0].train.take(torch.arange(3)))
+    batch = learner.unaugmented(trainer.tasks[1].train.take(torch.arange(7)))
+    references = learner.unaugmented(trainer.tasks[0].train.take(torch.arange(3)))
     before = everything(trainer)
     found = redundancy(learner, batch, references)
     assert changed(before, everything(trainer)) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.methods.worlds import changed, digits, everything, train, weights
+from tests.methods.factories import changed, digits, everything, train, weights
 
 ROWS, WEIGHT = torch.arange(8), 0.05
 

@@ -13,9 +13,9 @@ from metasp.events import Evaluated
 from metasp.learner import ContinualLearner
 from metasp.methods.method import Phase
 from metasp.store.forget import cleared
-from tests.learner.making import pair
+from tests.learner.factories import pair
+from tests.methods.factories import digits, train
 from tests.methods.test_der import growing
-from tests.methods.worlds import digits, train
 
 
 def nearest_by_hand(trainer, inputs, classes):

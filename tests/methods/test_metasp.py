@@ -16,7 +16,7 @@ from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.influence import Influence
 from metasp.memory import Memory, selection
-from metasp.methods.learner import Learner, Objective, Plan
+from metasp.methods.context import Objective, Plan, TrainingContext
 from metasp.methods.weighting import (
     InfluenceWeights,
     as_written,
@@ -25,8 +25,8 @@ from metasp.methods.weighting import (
 )
 from metasp.types import Batch, Examples, Streams
 from tests.helpers import final_weights, finish, outcome
-from tests.methods.worlds import digits, train, weights
-from tests.methods.worlds import finish as finish_trainer
+from tests.methods.factories import digits, train, weights
+from tests.methods.factories import finish as finish_trainer
 
 SCHEDULED = {"epochs": 3, "selection": "task-balanced"}
 
@@ -121,7 +121,7 @@ def small_learner(model, optimizer):
         def __call__(self, raw, generator=None):
             return raw
 
-    return Learner(
+    return TrainingContext(
         model=model,
         optimizer=optimizer,
         loss_fn=partial(F.cross_entropy, reduction="none"),
@@ -299,6 +299,32 @@ def test_validation_sets_are_drawn_anew_from_memory_and_task():
     assert all(set(old.ids.tolist()) <= set(range(12)) for old, _ in draws)
     assert all(set(new.ids.tolist()) <= set(range(12, 42)) for _, new in draws)
     assert len({tuple(old.ids.tolist()) for old, _ in draws}) == 3
+
+
+def test_validation_sets_are_verified_ones_where_every_class_has_some():
+    """Of the past and of the task each by itself; one class without any, and it is as before."""
+    learner = small_learner(net(), None)
+    memory, stream = learner.memory, list(range(12, 42))
+    labels = learner.current.labels.tolist()
+    past = dict(zip(memory.ids[memory.occupied].tolist(), memory.labels[memory.occupied].tolist()))
+    of_each = [next(i for i in past if past[i] == label) for label in sorted(set(past.values()))]
+    memory.pinned[torch.isin(memory.ids, torch.tensor(of_each))] = True
+    for _ in range(3):
+        old, new = validation_sets(learner, 9, 6)
+        assert sorted(old.ids.tolist()) == sorted(of_each)
+        assert set(new.ids.tolist()) <= set(stream)
+    rows = [labels.index(label) for label in sorted(set(labels))]
+    learner.task = 1
+    loose = torch.nonzero(~memory.pinned).flatten()[: len(rows)]
+    memory.write(loose, learner.current.take(torch.tensor(rows)), learner.task)
+    memory.pinned[memory.tasks == learner.task] = True
+    _, new = validation_sets(learner, 9, 6)
+    assert sorted(new.ids.tolist()) == sorted(learner.current.ids[rows].tolist())
+    memory.pinned[memory.ids == of_each[0]] = False
+    memory.pinned[memory.ids == learner.current.ids[rows[0]]] = False
+    drawn = [validation_sets(learner, 9, 6) for _ in range(4)]
+    assert {i for old, _ in drawn for i in old.ids.tolist()} > set(of_each)
+    assert any(len(set(new.ids.tolist())) == 6 for _, new in drawn)
 
 
 @pytest.mark.parametrize("method", ["metasp", "metasp-rehsel"])

@@ -12,9 +12,9 @@ from metasp.learner import ContinualLearner
 from metasp.methods.metasp import MetaSP, MetaSPSettings, influence_epochs
 from metasp.methods.weighting import validation_sets, validation_size
 from tests.helpers import finish, outcome
+from tests.methods.factories import digits
+from tests.methods.factories import finish as finish_trainer
 from tests.methods.test_metasp import net, small_learner
-from tests.methods.worlds import digits
-from tests.methods.worlds import finish as finish_trainer
 
 
 def test_validation_sizes():

@@ -7,7 +7,7 @@ import torch
 
 from metasp.methods.mir import interference
 from metasp.types import Batch
-from tests.methods.worlds import changed, digits, everything, train, weights
+from tests.methods.factories import changed, digits, everything, train, weights
 
 
 def rise_by_hand(trainer, batch, candidates):

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from metasp.methods.learner import Objective
+from metasp.methods.context import Objective
 from metasp.methods.weighting import InfluenceWeights, as_mean, validation_sets
+from tests.methods.factories import digits, finish, weights
 from tests.methods.test_metasp import net, small_learner
-from tests.methods.worlds import digits, finish, weights
 
 LR = 0.3
 

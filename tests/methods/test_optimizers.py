@@ -1,5 +1,7 @@
 """Every method with every optimizer learns and resumes to the same bits, or says why it cannot."""
 
+import copy
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from metasp.learner.learner import ContinualLearner
 from metasp.methods import METHODS
 from metasp.spec import OPTIMIZERS as CHOICES
 from metasp.spec import RunSpec
-from tests.methods.worlds import TELLING, digits, finish, weights
+from tests.methods.factories import TELLING, digits, finish, weights
 
 PAGE = Path(__file__).parents[2] / "docs" / "optimizers.md"
 O = torch.optim  # noqa: E741
@@ -67,14 +69,20 @@ def learner(method, make):
 
 
 def said(method, make):
-    """Whether a learner takes two tasks with it, or the sentence that refuses."""
+    """Whether a learner takes two tasks with it, saved and loaded between them or not, to the same
+    bits; or the sentence that refuses."""
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), tempfile.TemporaryDirectory() as folder:
             torch.manual_seed(0)
-            own = learner(method, make)
-            for task in (0, 1):
-                x = torch.randn(24, 4)
-                own.learn((x, (x[:, task] > 0).long() + 2 * task), progress=False)
+            one, place = learner(method, make), Path(folder) / "learner"
+            tasks = [torch.randn(24, 4) for _ in range(2)]
+            first, second = ((x, (x[:, t] > 0).long() + 2 * t) for t, x in enumerate(tasks))
+            one.learn(first, progress=False).save(place)
+            two = ContinualLearner.load(place, copy.deepcopy(one.model), optimizer=make)
+            for own in (one, two):
+                own.learn(second, progress=False)
+            states = [dict(own.model.state_dict()) for own in (one, two)]
+            assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     except UserError as error:
         return str(error)
     return "yes"
@@ -94,7 +102,11 @@ def page():
         "Influence and the methods that look ahead (MIR, HAL, GMED) take the step that the",
         "optimizer would take, with its state: exactly, where it moves each number by a smooth",
         "function of that number's gradient and state. The first step of Adam and its kin is",
-        "nearly the sign of the gradient, so that an influence there is nearly zero.", "",
+        "nearly the sign of the gradient, so that an influence there is nearly zero. An optimizer",
+        "with hooks around its step, for instance to clip gradients, is refused by them.", "",
+        "Every method is killed with SIGKILL under one of these and goes on to the same bits, and",
+        "every optimizer under several methods (`tests/killing.py`); every cell below is stopped",
+        "and restored in one process.", "",
         "| method | in runs | " + " | ".join(OTHERS) + " |",
         "|---|---|" + "---|" * len(OTHERS),
     ]  # fmt: skip

@@ -1,114 +1,29 @@
-"""MetaSP against wrong labels: its influence, its mixture, its weights, and what it keeps."""
+"""MetaSP against wrong labels: its weights, and what it keeps."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from metasp.benchmarks import load_benchmark
 from metasp.memory import SELECTIONS, Memory, Offer
+from metasp.methods import robust
+from metasp.methods.context import Weighed
 from metasp.methods.features import features_seen, head_of
-from metasp.methods.goal import class_means, fresh_head_influence
-from metasp.methods.learner import Weighed
-from metasp.methods.mixture import Mixture
-from metasp.methods.robust import answer_margins, follow
+from metasp.methods.robust import follow
 from metasp.types import Batch
-from tests.methods.worlds import digits, small, train
+from tests.methods.factories import digits, small, train
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "imbalance": 0.5}
 
 
-def through_a_head_of_zeros(feature, goals):
-    """The drop of the goal's mean loss, both classes alike, by a step of a two-class head of zeros
-    on one example, as a gradient of that loss for the size of the step; labels are 0 and 1."""
-    middle = (goals[0].mean(0) + goals[1].mean(0)) / 2
-    head = torch.zeros(2, len(feature), dtype=torch.float64, requires_grad=True)
-    loss = F.cross_entropy((head @ (feature - middle))[None], torch.tensor([0]))
-    (slope,) = torch.autograd.grad(loss, head)
-    size = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    moved = -size * slope
-    parts = [
-        F.cross_entropy((goal - middle) @ moved.T, torch.full((len(goal),), label))
-        for label, goal in enumerate(goals)
-    ]
-    (change,) = torch.autograd.grad((parts[0] + parts[1]) / 2, size)
-    return -float(change)
-
-
-def test_the_influence_is_that_of_the_first_step_of_a_head_of_zeros():
-    """Eight times the drop is the difference of the squared distances to the two means."""
-    draw = torch.Generator().manual_seed(0)
-    goals = [torch.randn(6, 5, generator=draw, dtype=torch.float64) + 2 * k for k in range(3)]
-    labels = torch.arange(18) // 6
-    means, known = class_means(torch.cat(goals), labels)
-    assert known.all()
-    features = torch.randn(9, 5, generator=draw, dtype=torch.float64) + 1
-    given = torch.arange(9) % 3
-    found = fresh_head_influence(features, given, means, known)
-    for feature, label, ours in zip(features, given.tolist(), found.tolist()):
-        by_rival = []
-        for rival in {0, 1, 2} - {label}:
-            drop = through_a_head_of_zeros(feature, [goals[label], goals[rival]])
-            scale = sum(float((feature - means[k]).square().sum()) for k in (label, rival))
-            by_rival.append(8 * drop / scale)
-        assert ours == pytest.approx(min(by_rival), abs=1e-10)
-
-
-def test_a_rival_of_the_past_counts_less():
-    means, features = torch.eye(3), torch.tensor([[0.6, 0.0, 0.5]])
-    known, old = torch.ones(3, dtype=torch.bool), torch.tensor([False, False, True])
-    label = torch.tensor([0])
-    plain = fresh_head_influence(features, label, means, known)
-    eased = fresh_head_influence(features, label, means, known, old)
-    assert float(eased) == pytest.approx(float(plain) + 0.2)
-
-
-def test_nobody_is_judged_without_someone_who_stands_for_the_class_and_a_rival():
-    means, features = torch.eye(3), torch.eye(3)
-    known = torch.tensor([True, True, False])
-    found = fresh_head_influence(features, torch.tensor([0, 0, 2]), means, known)
-    assert found[:2].tolist() == pytest.approx([1.0, -1.0])
-    assert bool(found[2].isnan())
-    alone = torch.tensor([True, False, False])
-    assert fresh_head_influence(features, torch.tensor([0, 1, 5]), means, alone).isnan().all()
-
-
-def test_a_mixture_finds_the_share_of_wrong_labels_of_each_class():
-    draw = torch.Generator().manual_seed(1)
-    labels = torch.arange(4000) % 2
-    wrong = torch.rand(4000, generator=draw) < torch.tensor([0.1, 0.6])[labels]
-    values = torch.where(wrong, -0.7, 0.9) + 0.3 * torch.randn(4000, generator=draw)
-    mixture = Mixture.fit(values, labels, 2)
-    assert mixture.shares.tolist() == pytest.approx([0.1, 0.6], abs=0.03)
-    assert (mixture.right, mixture.wrong) == pytest.approx((0.9, -0.7), abs=0.05)
-    chance = mixture.probability(values, labels)
-    for low, high in ((0.0, 0.3), (0.3, 0.7), (0.7, 1.0)):
-        inside = (chance >= low) & (chance <= high)
-        share = float((~wrong)[inside].double().mean())
-        assert share == pytest.approx(float(chance[inside].mean()), abs=0.12)
-
-
-def test_a_clean_class_is_found_almost_clean():
-    values = 1 + 0.2 * torch.randn(500, generator=torch.Generator().manual_seed(2))
-    mixture = Mixture.fit(values, torch.zeros(500, dtype=torch.long), 1)
-    assert float(mixture.shares[0]) < 0.02
-    assert (
-        float((mixture.probability(values, torch.zeros(500).long()) > 0.9).double().mean()) > 0.97
-    )
-
-
-def test_a_running_value_goes_half_the_way_and_what_is_not_known_moves_nothing():
-    running = torch.tensor([torch.nan, 1.0, 2.0, torch.nan])
-    running = running[:, None].clone()
-    follow(running, torch.tensor([0, 1, 2]), 0, torch.tensor([0.5, 0.0, torch.nan]))
-    assert running[:3, 0].tolist() == [0.5, 0.5, 2.0]
+def test_a_running_value_is_the_mean_over_looks_and_what_is_not_known_moves_nothing():
+    running = torch.tensor([[torch.nan], [torch.nan], [2.0], [torch.nan]])
+    rows = torch.tensor([0, 1, 2])
+    for looks, values in ((1, [0.5, 1.0, 2.0]), (2, [1.5, torch.nan, 3.0]), (3, [1.0, 1.0, 4.0])):
+        follow(running, rows, 0, torch.tensor(values), looks)
+    assert running[[0, 2], 0].tolist() == pytest.approx([1.0, 3.0])
+    assert running[1, 0] == 1.0
     assert bool(running[3, 0].isnan())
-
-
-def test_the_margin_of_an_answer_is_between_minus_one_and_one():
-    outputs = torch.tensor([[10.0, -10.0, 0.0], [0.0, 0.0, 0.0]])
-    assert answer_margins(outputs, torch.tensor([0, 1])).tolist() == pytest.approx([1, 0], abs=1e-3)
-    assert answer_margins(outputs, torch.tensor([1, 1]))[0] == pytest.approx(-1, abs=1e-3)
 
 
 def test_the_head_is_found_by_its_name_or_as_the_last_linear_layer():
@@ -138,9 +53,7 @@ def test_new_examples_share_what_they_had_by_their_chance_to_be_right():
 
 
 def test_with_all_chances_equal_the_update_is_that_of_er_to_the_bit(monkeypatch):
-    monkeypatch.setattr(
-        Mixture, "probability", lambda self, values, _: torch.full((len(values),), 0.8).double()
-    )
+    monkeypatch.setattr(robust, "chance_wrong", lambda evidence, _: 0.2 + 0 * evidence)
     one = digits("metasp-robust", selection="class-balanced", epochs=3)
     other = digits("er", selection="class-balanced", epochs=3)
     for trainer in (one, other):
@@ -179,13 +92,13 @@ def test_nothing_of_the_test_data_or_of_later_tasks_stands_in_the_goal():
     trainer = digits("metasp-robust", **NOISY, trusted=2, epochs=3)
     seen: list[int] = []
     learner = trainer.learner
-    plain = learner.plain
+    plain = learner.unaugmented
 
     def watched(raw):
         seen.extend(raw.ids.tolist())
         return plain(raw)
 
-    learner.plain = watched
+    learner.unaugmented = watched
     for event in trainer.run():
         if type(event).__name__ == "StepTaken" and event.task == 0:
             allowed = trainer.tasks[0]
@@ -198,15 +111,45 @@ def test_nothing_of_the_test_data_or_of_later_tasks_stands_in_the_goal():
             seen.clear()  # testing looks at test data
 
 
-def test_judged_keeps_what_is_right_and_never_leaves_a_class_without_anyone():
-    memory, draw = Memory(12), torch.Generator().manual_seed(0)
+def offered(right, loss=None):
+    """Ten examples of each of three classes, whose features are their numbers, and a memory of 12
+    after it chose among them."""
+    memory, draw = Memory(12, SELECTIONS["judged"].columns), torch.Generator().manual_seed(0)
     labels = torch.tensor([0] * 10 + [1] * 10 + [2] * 10)
-    right = torch.tensor([0.95] * 5 + [0.1] * 5 + [0.95] * 10 + [0.2] * 9 + [0.4])
-    loss = torch.arange(30).float()
-    offer = Offer(labels, torch.arange(30), 0, 3, right=right, task_loss=loss)
+    features = torch.randn(30, 4, generator=draw)
+    offer = Offer(
+        labels,
+        torch.arange(30),
+        0,
+        3,
+        right=torch.tensor(right),
+        task_loss=loss,
+        points=lambda rows: features[rows],
+    )
     batch = Batch(torch.zeros(30, 1), labels, torch.arange(30))
     memory.apply(SELECTIONS["judged"].decide(memory, offer, draw), batch, 0)
+    return memory, features
+
+
+def test_judged_keeps_what_is_right_and_never_leaves_a_class_without_anyone():
+    memory, _ = offered([0.95] * 5 + [0.1] * 5 + [0.95] * 10 + [0.2] * 9 + [0.4])
     held = memory.ids[memory.occupied].tolist()
     assert not set(range(5, 10)) & set(held)
     assert 29 in held
-    assert memory.labels[memory.occupied].bincount().tolist()[:2] == [5, 5]
+    assert memory.labels[memory.occupied].bincount().tolist() == [5, 5, 2]
+
+
+def test_judged_herds_among_what_is_likely_and_of_low_loss():
+    """Of class 1 half the labels are wrong, so the loss of the rest must be in the lowest quarter,
+    before others fill its share."""
+    loss = torch.arange(30).float()
+    memory, features = offered([0.9] * 10 + [0.9] * 5 + [0.0] * 5 + [0.6] * 5 + [0.9] * 5, loss)
+    held = memory.ids[memory.occupied].tolist()
+    assert memory.labels[memory.occupied].bincount().tolist() == [4, 4, 4]
+    assert {10, 11} <= set(held)  # the lower quarter of the five that are allowed
+    assert not set(range(15, 20)) & set(held)
+    assert 25 in held  # the only likely one of class 2 whose loss is below 25.6, its 62.5% quantile
+    own = [i for i in held if i < 10]
+    mean = features[:10].div(features[:10].norm(dim=1, keepdim=True)).mean(0)
+    first = min(range(10), key=lambda i: float((features[i] / features[i].norm() - mean).norm()))
+    assert first in own  # herding takes what is nearest to the mean of its class

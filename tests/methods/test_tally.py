@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from metasp.methods.tally import Tally, are_classes, margins
-from tests.methods.worlds import digits
+from tests.methods.factories import digits
 
 
 def test_means_are_those_of_all_entries_and_strangers_do_not_count():
@@ -43,7 +43,7 @@ def test_every_example_of_the_first_task_is_counted_in_every_epoch():
     trainer = digits("er", epochs=2, lr=1e-12, augment=False, augment_memory=False)
     task, model = trainer.tasks[0], trainer.learner.model
     model.eval()
-    batch = trainer.learner.plain(task.train.take(torch.arange(len(task.train))))
+    batch = trainer.learner.unaugmented(task.train.take(torch.arange(len(task.train))))
     outputs = model(batch.inputs).detach()
     model.train()
     for event in trainer.run():

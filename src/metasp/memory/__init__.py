@@ -18,7 +18,11 @@ __all__ = ["SELECTIONS", "Column", "Memory", "Offer", "Placement", "Selection", 
 
 
 def by_features(
-    decide: str, help: str, measured: bool = False, meanwhile: str | None = None
+    decide: str,
+    help: str,
+    measured: bool = False,
+    judged: bool = False,
+    meanwhile: str | None = None,
 ) -> Selection:
     """One that keeps what stands for its class, in the order in which it was chosen."""
     place = "metasp.memory.representative:"
@@ -29,6 +33,7 @@ def by_features(
         "features",
         classes=True,
         measured=measured,
+        judged=judged,
         columns=(f"{place}RANK",),
         meanwhile=meanwhile and place + meanwhile,
     )
@@ -88,12 +93,8 @@ SELECTIONS: dict[str, Selection] = {
     "kmeans-features-low-influence": by_features(
         "kmeans_low_influence", "the same, of the half that influence finds helpful", measured=True
     ),
-    "judged": Selection(
-        "metasp.memory.decisions:judged",
-        "task",
-        "class-balanced, of what is probably labelled right",
-        classes=True,
-        judged=True,
+    "judged": by_features(
+        "judged", "class-balanced, by herding among what is probably labelled right", judged=True
     ),
     "task-balanced": Selection(
         "metasp.memory.decisions:task_balanced",

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from metasp import trees
 from metasp.lazy import load
 from metasp.memory.columns import CORE, EMPTY, Column
 from metasp.memory.placement import Placement
+from metasp.trees import Tree
 from metasp.types import Batch, Examples, State
 
 LISTED = {"ids": "id", "labels": "label", "tasks": "task"}  # a table has one example per row
@@ -30,7 +32,7 @@ class Memory:
             if self.columns.setdefault(column.name, column) != column:
                 raise ValueError(f"two different columns are called {column.name!r}.")
         self._values = {name: column.empty(capacity) for name, column in self.columns.items()}
-        self.inputs: Tensor | None = None
+        self.inputs: Tree | None = None
         self.labels = torch.zeros(capacity, dtype=torch.long)
         self.offered = 0
         self.written = 0
@@ -86,16 +88,14 @@ class Memory:
     def write(self, slots: Tensor, batch: Batch, task: int, **columns: Tensor) -> None:
         """Fill slots (k,), all different, with the k rows of a batch and the values of columns
         that are known of them; of the others they hold blanks."""
-        inputs = batch.inputs
-        if self.floats and inputs.dtype == torch.uint8:
-            inputs = inputs.float() / 255
+        inputs = trees.each(trees.as_floats, batch.inputs) if self.floats else batch.inputs
         if self.inputs is None:
-            shape = (self.capacity, *inputs.shape[1:])
-            self.inputs = inputs.new_zeros(shape)
+            room = self.capacity
+            self.inputs = trees.each(lambda t: t.new_zeros((room, *t.shape[1:])), inputs)
         if self.labels.shape[1:] != batch.labels.shape[1:]:
             self.labels = batch.labels.new_zeros((self.capacity, *batch.labels.shape[1:]))
         self.labels = self.labels.to(batch.labels)
-        self.inputs[slots] = inputs.to(self.inputs.dtype)
+        trees.put(self.inputs, slots, inputs)
         self.labels[slots] = batch.labels
         self._blank(slots)
         order = self.written + torch.arange(len(slots))
@@ -112,7 +112,7 @@ class Memory:
 
     def edit(self, slots: Tensor, inputs: Tensor) -> None:
         """Change the inputs in the slots (k,); they remain the same examples."""
-        if self.inputs is None or not self.inputs.is_floating_point():
+        if not isinstance(self.inputs, Tensor) or not self.inputs.is_floating_point():
             raise ValueError("only a memory of floats that has been written to can be edited")
         self.inputs[slots] = inputs.to(self.inputs)
 
@@ -120,7 +120,7 @@ class Memory:
         """The examples in the given slots."""
         if self.inputs is None:
             raise ValueError("the memory has never been written to")
-        return Batch(self.inputs[slots], self.labels[slots], self.ids[slots])
+        return Batch(trees.rows(self.inputs, slots), self.labels[slots], self.ids[slots])
 
     def draw(self, count: int, generator: torch.Generator, slots: Tensor | None = None) -> Tensor:
         """Up to `count` different ones of the slots, or of those in use, uniformly at random."""
@@ -130,7 +130,7 @@ class Memory:
     def clear(self, slots: Tensor) -> None:
         """Forget what is in the slots, content included."""
         if self.inputs is not None:
-            self.inputs[slots] = 0
+            trees.each(lambda t: t.index_fill_(0, slots.to(t.device), 0), self.inputs)
         self.labels[slots] = 0
         self._blank(slots)
 
@@ -159,14 +159,15 @@ class Memory:
         state = {**self._values, "labels": self.labels}
         state["counters"] = torch.tensor([self.offered, self.written])
         if self.inputs is not None:
-            state["inputs"] = self.inputs
+            state |= trees.to_columns("inputs", self.inputs)
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Stand where the state was taken. A column that it lacks is blank, as in a memory that
         never had it; so is an empty slot, whatever it was left with on disk."""
         self.labels = state["labels"].to(self.labels.device).clone()
-        self.inputs = state["inputs"].clone() if "inputs" in state else None
+        inputs = trees.from_columns("inputs", state)
+        self.inputs = None if inputs is None else trees.each(Tensor.clone, inputs)
         for name, column in self.columns.items():
             blank = column.empty(self.capacity)
             self._values[name] = state[name].to(blank.device).clone() if name in state else blank

@@ -186,35 +186,6 @@ def high_loss(offer: Offer, offered: Tensor) -> Tensor:
     return last
 
 
-def judged(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
-    """At a task's end: an equal share for each class seen, of new examples those whose label is
-    more likely right than wrong, and of them first those of a low loss. What is likely wrong stays
-    out even where its class has room, unless nothing else stands for the class."""
-    if offer.right is None or offer.task_loss is None:
-        raise UserError(
-            "the selection 'judged' needs a method that judges labels: use metasp-robust, or "
-            "another selection."
-        )
-    held, offered = offer.groups(memory)
-    right, loss = offer.right.nan_to_num(nan=1.0), offer.task_loss.nan_to_num(nan=torch.inf)
-    allowed, last = right > 0.5, torch.ones(len(right), dtype=torch.long)
-    kept = set(held[memory.occupied].tolist())
-    for group in set(offered.tolist()):
-        own = offered == group
-        fine = torch.nonzero(own & allowed).flatten()
-        if not len(fine):
-            if group not in kept:
-                rows = torch.nonzero(own).flatten()
-                best = rows[right[rows].argsort(descending=True, stable=True)]
-                allowed[best[: max(1, len(rows) // 4)]] = True
-            continue
-        # The more of a class is wrong, the lower the loss must be, which is the second witness.
-        part = min(max(1 - 1.5 * float(1 - right[own].mean()), 0.25), 1.0)
-        low = loss[fine] <= loss[fine].double().quantile(part)
-        last[fine[low & (right[fine] > 0.8)]] = 0
-    return _balanced(memory, held, offer, offered, generator, last, allowed)
-
-
 def task_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """At a task's end: an equal share for each task seen, chosen at random."""
     own = torch.full_like(offer.ids, offer.task)

@@ -6,6 +6,7 @@ last, so what it keeps is what a smaller share would have been chosen as."""
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from metasp.memory.placement import Placement
 
 UNRANKED = -1
 RANK = Column("rank", dtype=torch.long, blank=UNRANKED)
+PROBABLY, LIKELY = 0.5, 0.8  # chances that a label is right
+MARGIN, LEAST_PART = 0.5, 0.25  # of high losses, in shares of wrong labels; what is left at least
 TIE = 1e-9  # squared distances nearer than this are equal but for rounding
 
 Order = Callable[[Tensor, Tensor, int, torch.Generator], Tensor]
@@ -159,6 +162,52 @@ def _quota(memory: Memory, held: Tensor, offer: Offer, offered: Tensor) -> dict[
     """The slots of each class, out of what is held and offered together."""
     classes = held[memory.occupied].tolist() + offered[_fresh(memory, offer)].tolist()
     return shares(memory.capacity, Counter(classes))
+
+
+def judged(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """Herding among the new examples whose label is probably right, first among those of which it
+    is likely. What is probably wrong stays out even where its class has room, unless nothing else
+    stands for the class: then the likeliest quarter of it enters."""
+    if offer.right is None or offer.points is None:
+        raise UserError(
+            "the selection 'judged' needs a method that judges labels: use metasp-robust, or "
+            "another selection."
+        )
+    held, offered = offer.groups(memory)
+    right, kept = offer.right.nan_to_num(nan=1.0), set(held[memory.occupied].tolist())
+    allowed = right > PROBABLY
+    for group in set(offered.tolist()) - set(offered[allowed].tolist()) - kept:
+        rows = torch.nonzero(offered == group).flatten()
+        best = rows[right[rows].argsort(descending=True, stable=True)]
+        allowed[best[: max(1, len(rows) // 4)]] = True
+    late = ((right <= LIKELY) | high_task_loss(offer, offered, right, allowed)).long()
+    rows = torch.nonzero(allowed).flatten()
+    points = offer.points
+    let_in = replace(
+        offer,
+        labels=offer.labels[rows],
+        ids=offer.ids[rows],
+        points=lambda few: points(rows[few]),
+    )
+    made = representative(herding_order, lambda *_: late[rows])(memory, let_in, generator)
+    return Placement(rows[made.chosen], made.slots, made.columns)
+
+
+def high_task_loss(offer: Offer, offered: Tensor, right: Tensor, allowed: Tensor) -> Tensor:
+    """Which of the allowed rows have a high mean loss for their class (n,). The loss of a model
+    that has not learned wrong labels is a second witness: the larger the share of wrong labels, the
+    lower it must be."""
+    high = torch.zeros_like(allowed)
+    if offer.task_loss is None:
+        return high
+    loss = offer.task_loss.nan_to_num(nan=torch.inf).double()
+    for group in set(offered.tolist()):
+        fine = torch.nonzero((offered == group) & allowed).flatten()
+        if len(fine):
+            share = float(1 - right[offered == group].mean())
+            part = min(max(1 - MARGIN * share, LEAST_PART), 1.0)
+            high[fine] = loss[fine] > loss[fine].quantile(part)
+    return high
 
 
 herding = representative(herding_order)

@@ -2,8 +2,8 @@
 
 from typing import final
 
+from metasp.methods.context import Step
 from metasp.methods.gradients import descend_along, quiet_gradient, training_gradient
-from metasp.methods.learner import Step
 from metasp.methods.method import Method, Phase
 from metasp.methods.projection import agreeing
 from metasp.types import Batch

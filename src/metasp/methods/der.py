@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from metasp.memory import Column, Placement
-from metasp.methods.learner import Learner, Objective, Step
+from metasp.methods.context import Objective, Step, TrainingContext
 from metasp.methods.method import Method, Phase, Settings
 from metasp.methods.terms import shares
 from metasp.spec import setting
+from metasp.trees import one_tensor
 from metasp.types import Batch, LossFn, Task, as_rows
 
 BY_LABEL, BY_LOGITS = 0.0, 1.0  # the kinds of rows
@@ -34,7 +35,7 @@ class DER(Method):
     columns = (Column("logits", of="outputs"),)
     settings: DERSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         self.heard: Batch | None = None  # the last step's outputs, in place of inputs
 
@@ -53,9 +54,8 @@ class DER(Method):
         logits = memory["logits"]
         stored = torch.full((batch.size, logits.shape[1]), torch.nan)
         stored[new.size : new.size + sizes[1]] = logits[slots[0]]
-        loss_fn = Hearing(by_kind(learner.loss_fn, batch.labels))
         objective = Objective(
-            loss_fn,
+            by_kind(learner.loss_fn, batch.labels),
             targets=targets(kind, batch.labels, stored.to(learner.device)),
             shares=shares(*zip((1.0, *draws.values()), sizes)).to(learner.device),
             weighable=kind == BY_LABEL,
@@ -64,17 +64,19 @@ class DER(Method):
             ),
         )
         report = learner.update(batch, objective=objective)
-        self.heard = Batch(loss_fn.outputs[: new.size], new.labels, new.ids)
+        self.heard = None
+        if report.outputs is not None:
+            self.heard = Batch(report.outputs[: new.size], new.labels, new.ids)
         return report
 
     def column_values(self, stored: Batch) -> Mapping[str, Tensor]:
         """What the network said to these examples in the step that they come from, to the view
-        that it was trained on; at a task's end, what it says now."""
+        that it was trained on; at a task's end, or where nobody knows that, what it says now."""
         if self.heard is None:
             return super().column_values(stored)
         place = {int(name): row for row, name in enumerate(self.heard.ids)}
         rows = [place[int(name)] for name in stored.ids]
-        return {"logits": self.heard.inputs[rows].cpu()}
+        return {"logits": one_tensor(self.heard.inputs, "der")[rows].cpu()}
 
     def begin_task(self, task: Task) -> None:
         self.heard = None
@@ -82,19 +84,6 @@ class DER(Method):
     def end_task(self, task: Task) -> Placement | None:
         self.heard = None
         return super().end_task(task)
-
-
-class Hearing:
-    """A loss that keeps the first outputs it is given, which are those of the pass that trains."""
-
-    def __init__(self, loss_fn: LossFn) -> None:
-        self.loss_fn = loss_fn
-        self.outputs = torch.zeros(0)
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if not len(self.outputs):
-            self.outputs = outputs.detach()
-        return self.loss_fn(outputs, targets)
 
 
 def targets(kind: Tensor, labels: Tensor, stored: Tensor) -> Tensor:
@@ -105,15 +94,21 @@ def targets(kind: Tensor, labels: Tensor, stored: Tensor) -> Tensor:
 def by_kind(loss_fn: LossFn, like: Tensor) -> LossFn:
     """One loss per row of targets: `loss_fn` of its label (which has the shape and type of those
     in `like`), or its distance to the outputs that are stored of it."""
-    shape = like.shape[1:]
-    end = 1 + max(1, shape.numel())
 
     def losses(outputs: Tensor, rows: Tensor) -> Tensor:
-        labels = rows[:, 1:end].reshape(len(rows), *shape).to(like.dtype)
+        kind, labels, stored = parts_of(rows, like)
         by_label = loss_fn(outputs, labels)
-        return torch.where(rows[:, 0] == BY_LABEL, by_label, distance(outputs, rows[:, end:]))
+        return torch.where(kind == BY_LABEL, by_label, distance(outputs, stored))
 
     return losses
+
+
+def parts_of(rows: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What `targets` has joined: first numbers, labels like those in `like`, stored outputs."""
+    shape = like.shape[1:]
+    end = 1 + max(1, shape.numel())
+    labels = rows[:, 1:end].reshape(len(rows), *shape).to(like.dtype)
+    return rows[:, 0], labels, rows[:, end:]
 
 
 def distance(outputs: Tensor, stored: Tensor) -> Tensor:

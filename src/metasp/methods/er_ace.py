@@ -1,13 +1,13 @@
 """ER-ACE (Caccia et al. 2022): new examples compete among the classes of their task alone."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metasp.methods.learner import Learner, Objective, Step
+from metasp.methods.context import Objective, Step, TrainingContext
 from metasp.methods.method import Method, Phase
 from metasp.methods.terms import members, shares
 from metasp.types import Batch, State, Task
@@ -18,17 +18,23 @@ class ERACE(Method):
     classes = True
     own_loss = True
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         self.present: list[int] = []  # the classes of the task at hand
         self.seen: list[int] = []  # and those of all tasks up to it
 
     def begin_task(self, task: Task) -> None:
-        self.present = sorted(task.classes)
-        self.seen = sorted({*self.seen, *task.classes})
+        self.meet(task.classes)
+
+    def meet(self, classes: Iterable[int]) -> None:
+        """Know which classes come at present."""
+        self.present = sorted(classes)
+        self.seen = sorted({*self.seen, *self.present})
 
     def step(self, new: Batch, phase: Phase) -> Step:
         learner = self.learner
+        if learner.open and learner.current is not None:
+            self.meet({*learner.current.labels.tolist()})
         batch = learner.with_replay(new)
         old = batch.size - new.size
         incoming = torch.arange(batch.size, device=learner.device) < new.size

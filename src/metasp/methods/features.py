@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from metasp.influence.splitting import all_rows
 from metasp.types import as_rows
 
 
@@ -26,7 +27,7 @@ def features_seen(model: nn.Module) -> Iterator[list[Tensor]]:
     seen: list[Tensor] = []
 
     def entered(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        seen.append(as_rows(inputs[0]))
+        seen.append(all_rows(as_rows(inputs[0])))
 
     def left(_: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
         if not seen:

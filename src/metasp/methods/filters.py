@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.methods.learner import Learner, Objective, Step, Weighed, Weigher, unweighed
+from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
 from metasp.types import Batch, State
@@ -19,8 +19,12 @@ from metasp.types import Batch, State
 @dataclass(frozen=True, kw_only=True)
 class LossFilterSettings(Settings):
     drop: float = setting(0.5, "Share of new examples that is dropped.", min=0, max=1)
-    told: bool = setting(False, "Control: drop the true share of wrong labels instead.")
-    per_class: bool = setting(False, "Drop that share of each class, not of each batch.")
+    told: bool = setting(
+        False, "Control: drop the true share of wrong labels instead.", words="told the share"
+    )
+    per_class: bool = setting(
+        False, "Drop that share of each class, not of each batch.", words="by class"
+    )
     weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", min=1)
 
 
@@ -30,18 +34,16 @@ class LossFilter(Method):
 
     classes = True
     judges = True
+    observable = False
+    boundaries = True
     told = True
     Settings = LossFilterSettings
     selection: ClassVar[str | None] = "judged"
 
-    def __init__(self, learner: Learner, settings: LossFilterSettings) -> None:
+    def __init__(self, learner: TrainingContext, settings: LossFilterSettings) -> None:
         super().__init__(learner, settings)
         if learner is not None:  # None: only to carry settings
-            learner.weigh = self.weigher(settings)
-
-    @classmethod
-    def weigher(cls, settings: LossFilterSettings) -> Weigher:
-        return LowLoss(settings)
+            learner.weigh = LowLoss(settings)
 
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new))
@@ -57,7 +59,7 @@ class LowLoss(Weigher):
         self.keep = torch.zeros(0, dtype=torch.bool)  # the tally's examples, per class alone
         self.epoch = -1
 
-    def begin_task(self, learner: Learner) -> None:
+    def begin_task(self, learner: TrainingContext) -> None:
         self.keep, self.epoch = torch.zeros(0, dtype=torch.bool), -1
         if self.settings.told and learner.told is None:
             raise UserError(
@@ -65,7 +67,7 @@ class LowLoss(Weigher):
                 "the share to drop instead."
             )
 
-    def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
         weighed = unweighed(learner, batch, objective)
         if learner.epoch + 1 < self.settings.weigh_from:
             return weighed
@@ -79,13 +81,13 @@ class LowLoss(Weigher):
             kept = lowest(learner.tally.means(ids, "loss"), 1 - self._share(learner))
         return only(weighed, kept)
 
-    def _share(self, learner: Learner, label: int | None = None) -> float:
+    def _share(self, learner: TrainingContext, label: int | None = None) -> float:
         """The part to drop, of a class or of all."""
         if learner.told is None or not self.settings.told:
             return self.settings.drop
         return learner.told.get(label, 0.0)
 
-    def _kept(self, learner: Learner) -> Tensor:
+    def _kept(self, learner: TrainingContext) -> Tensor:
         """The examples of the tally that are among the lowest of their class."""
         current = learner.current
         assert current is not None
@@ -97,7 +99,7 @@ class LowLoss(Weigher):
             kept[own] = lowest(loss[own], 1 - self._share(learner, label))
         return kept
 
-    def judged(self, learner: Learner) -> Tensor | None:
+    def judged(self, learner: TrainingContext) -> Tensor | None:
         if self.settings.per_class:
             return self._kept(learner).double()
         loss = learner.tally.means(learner.tally.ids, "loss")
@@ -116,11 +118,12 @@ class VerifiedOnly(Method):
 
     classes = True
     judges = True
+    observable = False
     schedules = False  # an epoch without replay has nothing verified
     needs_verified = True
     selection: ClassVar[str | None] = "judged"
 
-    def __init__(self, learner: Learner, settings: Settings) -> None:
+    def __init__(self, learner: TrainingContext, settings: Settings) -> None:
         super().__init__(learner, settings)
         if learner is not None:  # None: only to carry settings
             learner.weigh = NothingNew()
@@ -134,7 +137,7 @@ class NothingNew(Weigher):
 
     judges = True
 
-    def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
         if batch.size == learner.arrived:
             raise UserError("verified-only has nothing to learn from: give --trusted 1 or more.")
         weighed = unweighed(learner, batch, objective)
@@ -142,7 +145,7 @@ class NothingNew(Weigher):
         weights[: learner.arrived] = 0
         return replace(weighed, weights=weights / weights.sum())
 
-    def judged(self, learner: Learner) -> Tensor | None:
+    def judged(self, learner: TrainingContext) -> Tensor | None:
         return torch.zeros(len(learner.tally.ids), dtype=torch.float64)
 
 

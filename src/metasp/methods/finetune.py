@@ -2,7 +2,7 @@
 
 from typing import final
 
-from metasp.methods.learner import Step
+from metasp.methods.context import Step
 from metasp.methods.method import Method, Phase
 from metasp.types import Batch
 

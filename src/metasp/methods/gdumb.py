@@ -9,12 +9,14 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from metasp import trees
 from metasp.backbones import CONSTANT, DRAWN, initialise
 from metasp.errors import UserError
 from metasp.memory import Placement
-from metasp.methods.learner import Learner, Step
-from metasp.methods.method import Method, Phase, Settings, offer_task
+from metasp.methods.context import Step, TrainingContext
+from metasp.methods.method import Method, Phase, Settings, finetune_phase, offer_task
 from metasp.spec import setting
+from metasp.trees import Tree
 from metasp.types import Batch, Examples, State, Task
 
 LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
@@ -31,6 +33,7 @@ class GDumbSettings(Settings):
 @final
 class GDumb(Method):
     own_schedule = True
+    boundaries = True
     schedules = False
     observable = False
     Settings = GDumbSettings
@@ -40,7 +43,7 @@ class GDumb(Method):
     selection = "greedy"
     settings: GDumbSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         self.collected = -1  # the last task whose examples the memory has chosen from
 
@@ -54,9 +57,10 @@ class GDumb(Method):
         decides at a task's end goes by a model, so the look is then plain training."""
         learner, settings, plan = self.learner, self.settings, self.learner.plan
         held = min(learner.memory.capacity, sum(len(other.train) for other in seen))
-        kind, epochs, cost = ("plain", plan.epochs, 1.0) if self.looks else ("collect", 1, 0.01)
+        size, examples = len(task.train), (lambda: task.train)
+        collect = Phase("collect", 1, plan.batch_size, size, examples, cost=0.01)
         return [
-            Phase(kind, epochs, plan.batch_size, len(task.train), lambda: task.train, cost),
+            finetune_phase(learner, task.train, plan.epochs) if self.looks else collect,
             Phase(
                 "dumb",
                 settings.memory_epochs,
@@ -86,7 +90,9 @@ class GDumb(Method):
         self.learner.optimizer.state.clear()
 
     def end_task(self, task: Task) -> Placement | None:
-        """The memory has decided before it was trained on."""
+        """The memory has decided before it was trained on, unless the task was ended before."""
+        if self.looks and self.collected < task.index:
+            return offer_task(self, task)
         return None
 
     def state(self) -> State:
@@ -120,15 +126,13 @@ def warm_restarts(epoch: int) -> float:
     return LOWEST + (1 - LOWEST) * (1 + math.cos(math.pi * done)) / 2
 
 
-def cutmix(
-    images: Tensor, chance: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor, float]:
+def cutmix(images: Tree, chance: float, generator: torch.Generator) -> tuple[Tree, Tensor, float]:
     """Images with a rectangle taken from others, which others (n,), and the share of each image
     that is still its own. Rows that are no images stay as they are."""
-    size = len(images)
     mixes = float(torch.rand(1, generator=generator)) < chance
-    if not mixes or images.dim() != 4:
-        return images, torch.arange(size, device=images.device), 1.0
+    if not mixes or not isinstance(images, Tensor) or images.dim() != 4:
+        return images, torch.arange(trees.size(images)), 1.0
+    size = len(images)
     other = torch.randperm(size, generator=generator).to(images.device)
     height, width = images.shape[2:]
     side = math.sqrt(1 - float(torch.rand(1, generator=generator)))

@@ -7,13 +7,13 @@ from typing import final
 import torch
 from torch import Tensor
 
+from metasp.methods.context import Step
 from metasp.methods.gradients import (
     descend_along,
     passing_gradient,
     quiet_gradient,
     training_gradient,
 )
-from metasp.methods.learner import Step
 from metasp.methods.method import Method, Phase, Settings
 from metasp.methods.projection import agreeing_with_all
 from metasp.spec import setting
@@ -36,6 +36,7 @@ class GEMSettings(Settings):
 @final
 class GEM(Method):
     observable = False
+    boundaries = True
     Settings = GEMSettings
     lr = 0.03
     selection = "class-balanced"

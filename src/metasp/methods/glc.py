@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metasp.methods.learner import Learner, Objective, Step, evaluating
+from metasp.methods.context import Objective, Step, TrainingContext, evaluating
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
 from metasp.types import Batch, State, Task
@@ -26,11 +26,12 @@ class GLCSettings(Settings):
 @final
 class GLC(Method):
     classes = True
+    boundaries = True
     Settings = GLCSettings
     selection: ClassVar[str | None] = "class-balanced"
     settings: GLCSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         self.mistakes = torch.zeros(0, 0)  # [true, given]: chance of a given label
         self.present: list[int] = []  # the classes of the task at hand
@@ -90,7 +91,7 @@ class GLC(Method):
         slots = slots[torch.isin(memory.labels[slots].cpu(), torch.tensor(self.present))]
         if not len(slots):
             return
-        batch = learner.plain(memory.read(slots))
+        batch = learner.unaugmented(memory.read(slots))
         with evaluating(learner.model), torch.no_grad():
             answers = learner.outputs(batch.inputs)[:, self.present].softmax(1).cpu()
         size = max(len(self.mistakes), self.present[-1] + 1)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from metasp.memory import Column
-from metasp.methods.gradients import Named, after_virtual_step, elsewhere, trainable
-from metasp.methods.learner import Learner, Step
+from metasp.methods.context import Step, TrainingContext
+from metasp.methods.gradients import Named, after_virtual_step, trainable, with_parameters_of
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
+from metasp.trees import one_tensor
 from metasp.types import Batch
 
 
@@ -38,7 +39,7 @@ class GMED(Method):
     columns = (Column("edits", dtype=torch.long),)
     settings: GMEDSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         learner.memory.floats = True  # an edit is smaller than a byte's step
 
@@ -49,8 +50,8 @@ class GMED(Method):
             return learner.update(batch)
         slots = memory.draw(learner.plan.memory_batch, learner.streams["replay"])
         held = memory.read(slots)
-        drawn = learner.plain(held)
-        inputs = drawn.inputs
+        drawn = learner.unaugmented(held)
+        inputs = one_tensor(drawn.inputs, "gmed")
         direction = self.direction(drawn, after_virtual_step(learner, batch))
         edits = memory["edits"][slots]
         rate = self.rates(edits).to(inputs).view(-1, *[1] * (inputs.dim() - 1))
@@ -63,12 +64,13 @@ class GMED(Method):
         shape of the inputs."""
         weight = self.settings.loss_weight * {"text": 1, "code": -1}[self.settings.loss_sign]
         present = {name: p.detach() for name, p in trainable(self.learner.model).items()}
-        drawn = drawn._replace(inputs=drawn.inputs.detach().requires_grad_())
+        at = one_tensor(drawn.inputs, "gmed").detach().requires_grad_()
+        drawn = drawn._replace(inputs=at)
         slopes = []
         for params, factor in ((after, 1), (present, -(1 + weight))):
-            with elsewhere(self.learner, params, drawn.size):
+            with with_parameters_of(self.learner, params, drawn.size):
                 goal = factor * self.learner.losses(drawn).mean()
-                slopes.append(torch.autograd.grad(goal, drawn.inputs)[0])
+                slopes.append(torch.autograd.grad(goal, at)[0])
         return slopes[0] + slopes[1]
 
     def rates(self, edits: Tensor) -> Tensor:

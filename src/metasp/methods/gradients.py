@@ -7,17 +7,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from metasp import trees
 from metasp.influence.origin import (
     Origin,
-    check_plain,
+    check_functional,
     kept_random_state,
     kept_values,
-    moved_to,
-    placed,
+    with_parameters,
+    with_tensors,
 )
 from metasp.influence.pseudo import Problem, dense, gradient, make_plan, virtual_parameters
-from metasp.methods.learner import Learner, evaluating
+from metasp.methods.context import TrainingContext, evaluating
 from metasp.methods.method import batch_bounds
+from metasp.trees import Tree, call
 from metasp.types import Batch, LossFn, as_rows
 
 Named = dict[str, Tensor]
@@ -37,7 +39,7 @@ def flat(model: nn.Module, grads: Mapping[str, Tensor | None]) -> Tensor:
     return torch.cat(parts)
 
 
-def training_gradient(learner: Learner, batch: Batch) -> tuple[float, Tensor]:
+def training_gradient(learner: TrainingContext, batch: Batch) -> tuple[float, Tensor]:
     """Mean loss and its gradient (p,) on a prepared batch, by the pass that training makes. The
     parameters have it too."""
     learner.optimizer.zero_grad()  # also of what was frozen since
@@ -47,7 +49,7 @@ def training_gradient(learner: Learner, batch: Batch) -> tuple[float, Tensor]:
     return float(loss.detach()), flat(learner.model, grads)
 
 
-def descend_along(learner: Learner, vector: Tensor) -> None:
+def descend_along(learner: TrainingContext, vector: Tensor) -> None:
     """One step of the optimizer with a vector (p,) in place of the gradient. What has no part in
     it stays without one, so that weight decay does not move what no loss looks at."""
     parameters = trainable(learner.model).values()
@@ -58,7 +60,7 @@ def descend_along(learner: Learner, vector: Tensor) -> None:
     learner.optimizer.step()
 
 
-def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -> Tensor:
+def quiet_gradient(learner: TrainingContext, batch: Batch, portion: int | None = None) -> Tensor:
     """The gradient (p,) of a prepared batch's mean loss, in portions, leaving no trace: neither
     BatchNorm statistics nor any random state move."""
     model = learner.model
@@ -67,7 +69,8 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     origin = Origin.of(model, learner.device)
     with kept_random_state(learner.device), kept_values(model):
         for start, stop in batch_bounds(batch.size, portion or batch.size):
-            pair = (batch.inputs[start:stop], batch.labels[start:stop])
+            part = batch.at(slice(start, stop))
+            pair = (part.inputs, part.labels)
             problem = Problem(model, loss_of(learner), pair, origin, "memory")
             with statistics_for(model, stop - start), learner.autocast():
                 _, found = gradient(problem, theta)
@@ -75,13 +78,13 @@ def quiet_gradient(learner: Learner, batch: Batch, portion: int | None = None) -
     return total
 
 
-def passing_gradient(learner: Learner, batch: Batch, portion: int) -> Tensor:
+def passing_gradient(learner: TrainingContext, batch: Batch, portion: int) -> Tensor:
     """The gradient (p,) of a prepared batch's mean loss, in portions, by ordinary passes, which
     move BatchNorm's running statistics."""
     model, total = learner.model, None
     weights = trainable(model)
     for start, stop in batch_bounds(batch.size, portion):
-        part = Batch(batch.inputs[start:stop], batch.labels[start:stop], batch.ids[start:stop])
+        part = batch.at(slice(start, stop))
         with statistics_for(model, part.size):
             loss = learner.losses(part).sum() / batch.size
             found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
@@ -91,7 +94,7 @@ def passing_gradient(learner: Learner, batch: Batch, portion: int) -> Tensor:
     return total
 
 
-def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
+def example_gradients(learner: TrainingContext, batch: Batch) -> list[Tensor]:
     """The gradient of each example of a prepared batch in one pass, as a matrix (n, size) for
     each parameter. BatchNorm uses its running statistics: under a batch's own no example would
     have a gradient of its own."""
@@ -99,53 +102,57 @@ def example_gradients(learner: Learner, batch: Batch) -> list[Tensor]:
     theta = {name: p.detach() for name, p in trainable(model).items()}
     fixed = {name: p.detach() for name, p in model.named_parameters() if name not in theta}
 
-    def loss(at: Named, inputs: Tensor, label: Tensor) -> Tensor:
-        with placed(model, {**fixed, **at}):
-            return learner.loss_fn(model(inputs[None]), label[None]).sum()
+    def loss(at: Named, inputs: Tree, label: Tensor) -> Tensor:
+        with with_tensors(model, {**fixed, **at}):
+            outputs = call(model, trees.each(lambda t: t[None], inputs))
+            return learner.loss_fn(outputs, label[None]).sum()
 
-    check_plain(model)
+    check_functional(model)
     with evaluating(model), kept_values(model):
         try:
             grads = vmap(grad(loss), (None, 0, 0))(theta, batch.inputs, batch.labels)
         except RuntimeError:  # a layer that torch.func does not know: a GRU, a checkpointed one
             leaves = {name: t.detach().requires_grad_() for name, t in theta.items()}
             at, one = list(leaves.values()), []
-            with placed(model, {**fixed, **leaves}):
-                for x, y in zip(batch.inputs, batch.labels):
-                    own = learner.loss_fn(model(x[None]), y[None]).sum()
+            with with_tensors(model, {**fixed, **leaves}):
+                for row in range(batch.size):
+                    lone = batch.at(slice(row, row + 1))
+                    own = learner.loss_fn(call(model, lone.inputs), lone.labels).sum()
                     one.append(torch.autograd.grad(own, at, materialize_grads=True))
             grads = {name: torch.stack([dense(g) for g in each])
                      for name, each in zip(leaves, zip(*one))}  # fmt: skip
     return [as_rows(grads[name]) for name in theta]
 
 
-def after_virtual_step(learner: Learner, batch: Batch) -> Named:
+def after_virtual_step(learner: TrainingContext, batch: Batch) -> Named:
     """The parameters that the optimizer's next step on a prepared batch would give."""
     with statistics_for(learner.model, batch.size), learner.autocast():
         pair = (batch.inputs, batch.labels)
         return virtual_parameters(learner.model, loss_of(learner), pair, learner.optimizer)
 
 
-def stepped(learner: Learner, grads: Mapping[str, Tensor]) -> Named:
+def stepped(learner: TrainingContext, grads: Mapping[str, Tensor]) -> Named:
     """The parameters that the optimizer's next step along known gradients would give."""
     plan = make_plan(learner.model, learner.optimizer).restrict(grads)
     return plan.step(plan.params, dict(grads), plan.update.state).theta
 
 
 @contextmanager
-def elsewhere(learner: Learner, params: Mapping[str, Tensor], size: int) -> Iterator[None]:
+def with_parameters_of(
+    learner: TrainingContext, params: Mapping[str, Tensor], size: int
+) -> Iterator[None]:
     """The learner with `params` in place of its model's, for a batch of `size`, until the block
     ends: a backward pass belongs inside. It leaves no trace."""
     model = learner.model
     with (
         statistics_for(model, size),
         kept_random_state(learner.device),
-        moved_to(model, params),
+        with_parameters(model, params),
     ):
         yield
 
 
-def loss_of(learner: Learner) -> LossFn:
+def loss_of(learner: TrainingContext) -> LossFn:
     """The learner's loss, for outputs of any precision."""
     if not learner.bf16:
         return learner.loss_fn

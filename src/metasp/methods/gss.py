@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from metasp.memory import Placement
+from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import example_gradients
-from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings, offer_step
 from metasp.spec import setting
 from metasp.types import Batch, Task
@@ -48,18 +48,20 @@ class GSS(Method):
         drawn = memory.draw(self.settings.references, learner.streams["references"])
         fresh = torch.full((new.size,), NEUTRAL)
         if len(drawn):
-            fresh = redundancy(learner, learner.plain(new), learner.plain(memory.read(drawn)))
+            fresh = redundancy(
+                learner, learner.unaugmented(new), learner.unaugmented(memory.read(drawn))
+            )
         return offer_step(self, new, task, redundancy=fresh)
 
 
-def redundancy(learner: Learner, batch: Batch, references: Batch) -> Tensor:
+def redundancy(learner: TrainingContext, batch: Batch, references: Batch) -> Tensor:
     """One plus the largest cosine of each example's gradient with those of the references, from
     0 (opposed to all) to 2 (the same as one), shape (n,)."""
     known = example_gradients(learner, references)
     lengths = squares(known).sqrt()
     found = []
     for start in range(0, batch.size, AT_ONCE):
-        part = Batch(*(column[start : start + AT_ONCE] for column in batch))
+        part = batch.at(slice(start, start + AT_ONCE))
         fresh = example_gradients(learner, part)
         inner = torch.stack([a @ b.T for a, b in zip(fresh, known)]).sum(0)
         scale = squares(fresh).sqrt()[:, None] * lengths

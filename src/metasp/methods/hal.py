@@ -9,18 +9,19 @@ from torch import Tensor, nn
 
 from metasp.influence.origin import Origin, kept_random_state, kept_values
 from metasp.influence.pseudo import Problem, gradient, make_plan
+from metasp.methods.context import Step, TrainingContext
 from metasp.methods.features import features_seen
 from metasp.methods.gradients import (
     Named,
-    elsewhere,
     loss_of,
     statistics_for,
     stepped,
     trainable,
+    with_parameters_of,
 )
-from metasp.methods.learner import Learner, Step
 from metasp.methods.method import Method, Phase, Settings, batch_bounds
 from metasp.spec import setting
+from metasp.trees import one_tensor
 from metasp.types import Batch, State, Task, as_rows
 
 
@@ -45,6 +46,7 @@ class HALSettings(Settings):
 @final
 class HAL(Method):
     virtual_steps = True
+    boundaries = True
     observable = False
     Settings = HALSettings
     lr = 0.03
@@ -53,7 +55,7 @@ class HAL(Method):
     moves_inputs = True
     settings: HALSettings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         self.anchors: Tensor | None = None  # network inputs, one per class of the past tasks
         self.anchors_ids: Tensor | None = None  # the example each was learned from
@@ -84,9 +86,9 @@ class HAL(Method):
         moving, fixed = (trial, now) if self.settings.drift_at == "trial" else (now, trial)
         leaves = {name: tensor.requires_grad_() for name, tensor in moving.items()}
         size = len(anchors)
-        with elsewhere(learner, fixed, size):
+        with with_parameters_of(learner, fixed, size):
             target = learner.outputs(anchors).detach()
-        with elsewhere(learner, leaves, size):  # with the same dropout: it is no drift
+        with with_parameters_of(learner, leaves, size):  # with the same dropout: it is no drift
             moved = learner.outputs(anchors) - target
             drift = as_rows(moved.float()).square().sum(1).mean()
             loss = self.settings.anchor_weight * drift
@@ -130,7 +132,7 @@ class HAL(Method):
             return None
         draw = learner.streams["anchors"]
         chosen = [each[torch.randint(len(each), (1,), generator=draw)] for each in rows]
-        return learner.plain(task.train.take(torch.cat(chosen)))
+        return learner.unaugmented(task.train.take(torch.cat(chosen)))
 
     def forgetful(self) -> Named:
         """The parameters after one more epoch on the memory alone; the model stays as it is."""
@@ -153,7 +155,7 @@ class HAL(Method):
 
     def learn_anchors(self, starts: Batch, forgetful: Named) -> Tensor:
         """Climb from the starts to inputs that would be forgotten, shape kept."""
-        anchors, lr = starts.inputs, self.learner.optimizer.param_groups[0]["lr"]
+        anchors, lr = one_tensor(starts.inputs, "hal"), self.learner.optimizer.param_groups[0]["lr"]
         for _ in range(self.settings.anchor_steps):
             anchors = anchors + lr * self.slope(starts._replace(inputs=anchors), forgetful)
         return anchors
@@ -163,15 +165,16 @@ class HAL(Method):
         in the shape of the inputs."""
         learner, model = self.learner, self.learner.model
         present = {name: p.detach() for name, p in trainable(model).items()}
-        anchors = anchors._replace(inputs=anchors.inputs.detach().requires_grad_())
-        with elsewhere(learner, forgetful, anchors.size):
-            rising = torch.autograd.grad(learner.losses(anchors).sum(), anchors.inputs)[0]
-        with features_seen(model) as seen, elsewhere(learner, present, anchors.size):
+        at = one_tensor(anchors.inputs, "hal").detach().requires_grad_()
+        anchors = anchors._replace(inputs=at)
+        with with_parameters_of(learner, forgetful, anchors.size):
+            rising = torch.autograd.grad(learner.losses(anchors).sum(), at)[0]
+        with features_seen(model) as seen, with_parameters_of(learner, present, anchors.size):
             known = learner.losses(anchors)
             mean = self.mean_feature if self.mean_feature is not None else seen[0].detach()
             away = (seen[0].float() - mean).square().sum(1)
             worth = -known - self.settings.feature_weight * away
-            return rising + torch.autograd.grad(worth.sum(), anchors.inputs)[0]
+            return rising + torch.autograd.grad(worth.sum(), at)[0]
 
     def state(self) -> State:
         parts = {"anchors": self.anchors, "anchors_ids": self.anchors_ids}

@@ -8,41 +8,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metasp.influence.origin import placed
+from metasp import trees
 from metasp.memory.representative import unit_rows
-from metasp.methods.learner import Learner, Objective, Scoring, Step, evaluating
+from metasp.methods.context import Objective, Scoring, Step, TrainingContext
+from metasp.methods.copies import Copy, as_state, copy_of, from_state, outputs_by
 from metasp.methods.method import Method, Phase, over_task
 from metasp.methods.terms import members
+from metasp.trees import Tree
 from metasp.types import Batch, State, Task
-
-VALUE = ".value"  # ends the names of stored weights, whatever their own names end in
 
 
 @final
 class ICaRL(Method):
     classes = True
+    boundaries = True
     own_loss = True
     weight_decay = 1e-5
     selection = "herding"
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         self.seen: list[int] = []  # the classes up to the task at hand
         self.distilled: list[int] = []  # of these, the ones that it does not have
-        self.old: dict[str, Tensor] = {}  # the network as it was before the task
+        self.old: Copy = {}  # the network as it was before the task
 
     def begin_task(self, task: Task) -> None:
         self.distilled = sorted({*self.seen} - {*task.classes})
         self.seen = sorted({*self.seen, *task.classes})
         self.old = {}
         if self.distilled:
-            self.old = {name: t.detach().clone() for name, t in named(self.learner).items()}
+            self.old = copy_of(self.learner.model)
 
     def step(self, new: Batch, phase: Phase) -> Step:
         batch = self.learner.with_replay(new)
         targets = self.wanted(batch.labels)
         if self.distilled:
-            targets[:, self.distilled] = self.said_before(batch.inputs)[:, self.distilled].sigmoid()
+            said = outputs_by(self.learner, self.old, batch.inputs)
+            targets[:, self.distilled] = said[:, self.distilled].sigmoid()
         objective = Objective(losses, targets, goal=self.wanted)
         return self.learner.update(batch, objective=objective)
 
@@ -53,12 +55,6 @@ class ICaRL(Method):
         own = torch.arange(width, device=labels.device) == labels[:, None]
         seen = members(self.seen, width, labels)
         return own.float().masked_fill(~seen, torch.nan)
-
-    @torch.no_grad()
-    def said_before(self, inputs: Tensor) -> Tensor:
-        """The outputs (n, …) of the network as it was before the task."""
-        with evaluating(self.learner.model), placed(self.learner.model, self.old):
-            return self.learner.outputs(inputs)
 
     @torch.no_grad()
     def scoring(self) -> Scoring:
@@ -76,15 +72,11 @@ class ICaRL(Method):
 
     def state(self) -> State:
         known = {"seen": torch.tensor(self.seen), "distilled": torch.tensor(self.distilled)}
-        return {**known, **{f"old.{name}{VALUE}": t for name, t in self.old.items()}}
+        return {**known, **as_state("old", self.old)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.seen, self.distilled = state["seen"].tolist(), state["distilled"].tolist()
-        now, self.old = named(self.learner), {}
-        for key, value in state.items():
-            if key.endswith(VALUE):
-                name = key.removeprefix("old.").removesuffix(VALUE)
-                self.old[name] = laid_out_like(now[name], value)
+        self.old = from_state("old", state, self.learner.model)
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -96,26 +88,14 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return (each * known).sum(1) / known.sum(1)
 
 
-def nearest(learner: Learner, classes: list[int], means: Tensor) -> Scoring:
+def nearest(learner: TrainingContext, classes: list[int], means: Tensor) -> Scoring:
     """Scores by the distance of features, brought to length 1, to the mean of each class."""
 
-    def scores(inputs: Tensor) -> Tensor:
+    def scores(inputs: Tree) -> Tensor:
         gaps = torch.cdist(unit_rows(learner.features(inputs)), means)
-        found = torch.full_like(learner.outputs(inputs[:1]), -torch.inf).repeat(len(inputs), 1)
+        one = learner.outputs(trees.rows(inputs, slice(1)))
+        found = torch.full_like(one, -torch.inf).repeat(len(gaps), 1)
         found[:, classes] = -gaps.to(found)
         return found
 
     return scores
-
-
-def named(learner: Learner) -> dict[str, Tensor]:
-    """The parameters and buffers of the model, by name."""
-    return {**dict(learner.model.named_parameters()), **dict(learner.model.named_buffers())}
-
-
-def laid_out_like(now: Tensor, stored: Tensor) -> Tensor:
-    """A stored tensor where and as the model holds the one of its name: the order in memory
-    decides the last bits. A head that has grown since had another shape."""
-    if now.shape != stored.shape:
-        return stored.to(now.device).clone()
-    return torch.empty_like(now, requires_grad=False).copy_(stored)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import final
 
-from metasp.methods.learner import Step
-from metasp.methods.method import Method, Phase
+from metasp.methods.context import Step
+from metasp.methods.method import Method, Phase, validation_of
 from metasp.types import Batch, Examples, Task
 
 
@@ -18,6 +18,9 @@ class Joint(Method):
         plan = self.learner.plan
         examples = Examples.join([task.train for task in seen])
         return [Phase("joint", plan.epochs, plan.batch_size, len(examples), lambda: examples)]
+
+    def held_out(self, seen: Sequence[Task]) -> Sequence[Examples]:
+        return validation_of(seen)
 
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.prepare(new))

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
-import torch
 from torch import Tensor
 
 from metasp.errors import UserError, unknown
 from metasp.memory import Selection
 from metasp.memory.rehsel import CLUSTERING
-from metasp.methods.learner import Learner, Step
-from metasp.methods.method import Method, Phase, Settings
-from metasp.methods.weighting import BATCHNORM_NEEDS_TWO, InfluenceWeights
+from metasp.methods.context import Step, TrainingContext, Weigher
+from metasp.methods.method import Method, Phase, Settings, finetune_phase
+from metasp.methods.weighting import FEWEST_FOR_BATCHNORM, InfluenceWeights, ScheduledWeights
 from metasp.spec import setting
 from metasp.types import Batch, State, Task
 
@@ -28,7 +27,7 @@ class MetaSPSettings(Settings):
 
     influence_last: int | None = setting(
         None,
-        "Epochs per task with rehearsal and influence; default: a tenth.",
+        "Last epochs of a task with influence (and, in metasp, with rehearsal); default: a tenth.",
         min=1,
         role="schedule",
     )
@@ -61,7 +60,7 @@ class MetaSPSettings(Settings):
         choices=("pixels", "features"),
     )
     shuffle_influence: bool = setting(
-        False, "Control: deal the weights at random within the batch."
+        False, "Control: deal the weights at random within the batch.", words="shuffled"
     )
 
     def __post_init__(self) -> None:
@@ -88,7 +87,7 @@ class MetaSP(Method):
 
     @classmethod
     def filled_in(cls, settings: MetaSPSettings, epochs: int, memory: int) -> MetaSPSettings:
-        tenth = float(max(BATCHNORM_NEEDS_TWO, memory // 10))
+        tenth = float(max(FEWEST_FOR_BATCHNORM, memory // 10))
         return replace(
             settings,
             influence_last=influence_epochs(settings.influence_last, epochs),
@@ -107,46 +106,58 @@ class MetaSP(Method):
         if wanted == "pixels" and named == "features":
             raise UserError("rehsel-features clusters features: use rehsel for pixels.")
 
-    def __init__(self, learner: Learner, settings: MetaSPSettings) -> None:
+    def __init__(self, learner: TrainingContext, settings: MetaSPSettings) -> None:
         super().__init__(learner, settings)
-        if settings.cluster is not None and learner is not None:
-            learner.selection = replace(learner.selection, points=settings.cluster)
-        if settings.scope is not None and learner is not None:  # None: only to carry settings
-            check_scope(learner, settings.scope)
-        self.taken = 0
-        self.weigh = InfluenceWeights(
-            rule=settings.rule,
-            gamma=settings.gamma,
-            strength=settings.strength,
-            running=settings.running,
-            steps=settings.pseudo_steps,
-            scope=settings.scope,
-            validation_old=settings.validation_old,
-            validation_new=settings.validation_new,
-            shuffle=settings.shuffle_influence,
-        )
+        if learner is not None:  # None: only to carry settings
+            look_where_told(learner, settings)
+        self.weigh = ScheduledWeights(weights(settings), settings.every)
+
+    @classmethod
+    def weigher(cls, learner: TrainingContext, settings: MetaSPSettings) -> Weigher:
+        look_where_told(learner, settings)
+        return ScheduledWeights(weights(settings), settings.every, settings.influence_last)
 
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
         plan = self.learner.plan
         size, examples = len(task.train), (lambda: task.train)
         last = influence_epochs(self.settings.influence_last, plan.epochs) if task.index else 0
         phases = [
-            Phase("plain", plan.epochs - last, plan.batch_size, size, examples),
+            finetune_phase(self.learner, task.train, plan.epochs - last),
             Phase("influence", last, plan.batch_size, size, examples, INFLUENCE_COST),
         ]
         return [phase for phase in phases if phase.epochs]
 
     def step(self, new: Batch, phase: Phase) -> Step:
-        batch = self.learner.with_replay(new)
-        weigh = self.weigh if self.taken % self.settings.every == 0 else None
-        self.taken += 1
-        return self.learner.update(batch, weigh)
+        return self.learner.update(self.learner.with_replay(new), self.weigh)
 
     def state(self) -> State:
-        return {"taken": torch.tensor(self.taken)}
+        return self.weigh.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.taken = int(state["taken"])
+        self.weigh.restore(state)
+
+
+def weights(settings: MetaSPSettings) -> InfluenceWeights:
+    """How the settings weigh a batch."""
+    return InfluenceWeights(
+        rule=settings.rule,
+        gamma=settings.gamma,
+        strength=settings.strength,
+        running=settings.running,
+        steps=settings.pseudo_steps,
+        scope=settings.scope,
+        validation_old=settings.validation_old,
+        validation_new=settings.validation_new,
+        shuffle=settings.shuffle_influence,
+    )
+
+
+def look_where_told(learner: TrainingContext, settings: MetaSPSettings) -> None:
+    """Let the selection cluster what the settings say, and check what the influence looks at."""
+    if settings.cluster is not None:
+        learner.selection = replace(learner.selection, points=settings.cluster)
+    if settings.scope is not None:
+        check_scope(learner, settings.scope)
 
 
 def influence_epochs(wanted: int | None, epochs: int) -> int:
@@ -154,7 +165,7 @@ def influence_epochs(wanted: int | None, epochs: int) -> int:
     return wanted or max(1, round(epochs / 10))
 
 
-def check_scope(learner: Learner, scope: str) -> None:
+def check_scope(learner: TrainingContext, scope: str) -> None:
     """Refuse a prefix that no trainable parameter has before the first task is trained, which needs
     no influence."""
     names = [name for name, p in learner.model.named_parameters() if p.requires_grad]

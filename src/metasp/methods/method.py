@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
+from metasp.field_checks import validate_field
 from metasp.influence.ledger import QUANTITIES
 from metasp.memory import Column, Offer, Placement, Selection
-from metasp.methods.learner import Learner, Scoring, Step, evaluating
-from metasp.spec import validate_field
+from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
+from metasp.trees import Tree, one_tensor
 from metasp.types import Batch, Examples, State, Task, as_rows
 
 FUSED = QUANTITIES.index("fused")
@@ -29,8 +30,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of epochs of one kind; `cost` is that of a step relative to a plain one, and
-    `lr_factor` a schedule of its own, on top of the run's learning rate."""
+    """A stretch of epochs of one kind; `cost` is that of a step relative to a plain one,
+    `lr_factor` a schedule of its own, on top of the run's learning rate, and `step` takes the place
+    of the method's own."""
 
     kind: str
     epochs: int
@@ -39,6 +41,7 @@ class Phase:
     examples: Callable[[], Examples]
     cost: float = 1.0
     lr_factor: Callable[[int], float] | None = None  # by epoch of the phase
+    step: Callable[[Batch], Step] | None = None  # None: the method\'s
 
     @property
     def steps(self) -> int:
@@ -54,10 +57,11 @@ class Method(ABC):
     weight_decay: ClassVar[float] = 0.0  #: of SGD, unless told otherwise
     selection: ClassVar[str | None] = "reservoir"  #: what its memory keeps; None: it has no memory
     schedules: ClassVar[bool] = True  #: obeys `rehearse_last`
-    observable: ClassVar[bool] = True  #: its updates can be observed (it calls learner.update)
+    observable: ClassVar[bool] = True  #: others may observe or weigh its calls of learner.update
     measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
     virtual_steps: ClassVar[bool] = False  #: looks where the optimizer's next step would lead
     own_schedule: ClassVar[bool] = False  #: sets the learning rate itself
+    boundaries: ClassVar[bool] = False  #: needs to know where a task ends, or several epochs of it
     classes: ClassVar[bool] = False  #: can only learn labels that are classes
     own_loss: ClassVar[bool] = False  #: learns by a loss of its own, so it takes no other
     moves_inputs: ClassVar[bool] = False  #: along gradients, so inputs must be real numbers
@@ -76,7 +80,13 @@ class Method(ABC):
         so that a stored spec says what was done."""
         return settings
 
-    def __init__(self, learner: Learner, settings: Any) -> None:
+    @classmethod
+    def weigher(cls, learner: TrainingContext, settings: Any) -> Weigher:
+        """What weighs the updates of any other method as this one weighs its own; for methods that
+        INFLUENCE names."""
+        raise NotImplementedError
+
+    def __init__(self, learner: TrainingContext, settings: Any) -> None:
         self.learner = learner
         self.settings = settings
 
@@ -87,6 +97,11 @@ class Method(ABC):
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
         """How the task is trained; `seen` are the tasks up to and including it."""
         return rehearsal_phases(self.learner, task.train)
+
+    def held_out(self, seen: Sequence[Task]) -> Sequence[Examples]:
+        """The examples whose loss says when a phase has learned enough: the last task's, as others
+        are of the past."""
+        return validation_of(seen[-1:])
 
     def begin_task(self, task: Task) -> None:  # noqa: B027 - most methods need nothing here
         """Called once before a task's first phase."""
@@ -112,7 +127,7 @@ class Method(ABC):
     def column_values(self, stored: Batch) -> Mapping[str, Tensor]:
         """The values of the method's columns for raw examples that are about to be stored; unless
         it says otherwise, outputs and features are those of the model as it stands."""
-        looks: dict[str, Callable[[Tensor], Tensor]] = {
+        looks: dict[str, Callable[[Tree], Tensor]] = {
             "outputs": self.learner.outputs,
             "features": self.learner.features,
         }
@@ -120,7 +135,7 @@ class Method(ABC):
         with evaluating(self.learner.model), torch.no_grad():
             for column in self.columns:
                 if isinstance(column.of, str) and column.of in looks and stored.size:
-                    inputs = self.learner.plain(stored).inputs
+                    inputs = self.learner.unaugmented(stored).inputs
                     values[column.name] = looks[column.of](inputs).cpu()
         return values
 
@@ -144,16 +159,34 @@ class Method(ABC):
             )
 
 
-def rehearsal_phases(learner: Learner, examples: Examples) -> list[Phase]:
-    """Plain epochs first where the plan says so, then rehearsal."""
+def validation_of(tasks: Sequence[Task]) -> list[Examples]:
+    """What is held out of some tasks, where there is any."""
+    return [
+        task.validation for task in tasks if task.validation is not None and len(task.validation)
+    ]
+
+
+def rehearsal_phases(learner: TrainingContext, examples: Examples) -> list[Phase]:
+    """Epochs without rehearsal first where the plan says so, then those with it."""
     plan, size = learner.plan, len(examples)
-    plain, last = plan.epochs - plan.rehearse_last, plan.rehearse_last
+    last = plan.rehearse_last
     cost = 1 + plan.memory_batch / plan.batch_size
     phases = [
-        Phase("plain", plain, plan.batch_size, size, lambda: examples),
+        finetune_phase(learner, examples, plan.epochs - last),
         Phase("rehearse", last, plan.batch_size, size, lambda: examples, cost),
     ]
     return [phase for phase in phases if phase.epochs]
+
+
+def finetune_phase(learner: TrainingContext, examples: Examples, epochs: int) -> Phase:
+    """Epochs that look at the new examples alone, whatever the method does in the others."""
+
+    def step(new: Batch) -> Step:
+        return learner.update(learner.prepare(new))
+
+    size = len(examples)
+    batch_size = learner.plan.batch_size
+    return Phase("finetune", epochs, batch_size, size, lambda: examples, step=step)
 
 
 def batch_bounds(size: int, batch_size: int) -> list[tuple[int, int]]:
@@ -216,7 +249,7 @@ def offer_task(method: Method, task: Task) -> Placement:
     return placement
 
 
-def right_labels(learner: Learner, examples: Examples) -> Tensor | None:
+def right_labels(learner: TrainingContext, examples: Examples) -> Tensor | None:
     """How likely the label of each example is right, by a weigher that judges labels; one that it
     has not met is taken as right."""
     if learner.weigh is None or not learner.weigh.judges:
@@ -235,19 +268,22 @@ def store(method: Method, placement: Placement, rows: Batch, task: Task, **colum
     method.learner.memory.write(placement.slots, rows, task.index, **values)
 
 
-def points(learner: Learner, examples: Examples) -> Callable[[Tensor], Tensor]:
+def points(learner: TrainingContext, examples: Examples) -> Callable[[Tensor], Tensor]:
     """The rows a selection may cluster: pixels read in place, or features of the current model."""
     if learner.selection.points == "pixels":
-        return lambda rows: as_rows(examples.take(rows).inputs).float().cpu()
+        who = "a selection that clusters pixels"
+        return lambda rows: as_rows(one_tensor(examples.take(rows).inputs, who)).float().cpu()
     found = over_task(learner, examples, lambda batch: learner.features(batch.inputs))
     return lambda rows: found[rows]
 
 
-def over_task(learner: Learner, examples: Examples, look: Callable[[Batch], Tensor]) -> Tensor:
+def over_task(
+    learner: TrainingContext, examples: Examples, look: Callable[[Batch], Tensor]
+) -> Tensor:
     """What the model as it stands has to say of each example, without augmentation."""
     with evaluating(learner.model), torch.no_grad():
         parts = [
-            look(learner.plain(examples.take(rows))).cpu()
+            look(learner.unaugmented(examples.take(rows))).cpu()
             for rows in torch.split(torch.arange(len(examples)), 500)
         ]
     return torch.cat(parts)

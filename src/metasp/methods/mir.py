@@ -8,8 +8,8 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.memory import Selection
-from metasp.methods.gradients import after_virtual_step, elsewhere
-from metasp.methods.learner import Learner, Step
+from metasp.methods.context import Step, TrainingContext
+from metasp.methods.gradients import after_virtual_step, with_parameters_of
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
 from metasp.types import Batch
@@ -48,9 +48,9 @@ class MIR(Method):
 
 
 @torch.no_grad()
-def interference(learner: Learner, batch: Batch, candidates: Batch) -> Tensor:
+def interference(learner: TrainingContext, batch: Batch, candidates: Batch) -> Tensor:
     """By how much a step on `batch` would raise the loss of each candidate, shape (n,)."""
-    with elsewhere(learner, after_virtual_step(learner, batch), candidates.size):
+    with with_parameters_of(learner, after_virtual_step(learner, batch), candidates.size):
         after = learner.losses(candidates)
-    with elsewhere(learner, {}, candidates.size):
+    with with_parameters_of(learner, {}, candidates.size):
         return after - learner.losses(candidates)

@@ -12,25 +12,29 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from metasp.methods.goal import fresh_head_influence, goal_means, seen_by
-from metasp.methods.learner import Learner, Objective, Step, Weighed, Weigher, unweighed
+from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
+from metasp.methods.doubt import chance_wrong, class_means, fresh_head_influence, read_influence
+from metasp.methods.goal import goal_of_task, seen_by
 from metasp.methods.method import Method, Phase, Settings
-from metasp.methods.mixture import Mixture
 from metasp.spec import setting
 from metasp.types import Batch, State
 
-INFLUENCE, ANSWER, RIGHT = range(3)  # the columns of the tally's running numbers
+ALL, RIGHT, TASK, LABEL_RIGHT = range(4)  # the columns of the tally's running numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobustSettings(Settings):
-    easiest: int = setting(12, "Examples that stand for a class of which none is verified.", min=2)
-    weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=2)
-    answer_from: int = setting(
-        3, "First epoch of a task in which the model's own answers count too.", min=2
+    easiest: float = setting(
+        0.2, "Part of a class that stands for it where none is verified.", min=0, max=1
     )
+    decisive: float = setting(
+        4.0,
+        "Factor on the evidence for a label in its weight; 1: the weight is its chance.",
+        min=0,
+    )
+    weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=2)
     shuffle_influence: bool = setting(
-        False, "Control: deal the weights at random within the batch."
+        False, "Control: deal the weights at random within the batch.", words="shuffled"
     )
 
 
@@ -40,16 +44,18 @@ class Robust(Method):
 
     judges = True
     classes = True
+    boundaries = True
+    observable = False
     Settings = RobustSettings
     selection: ClassVar[str | None] = "judged"
 
-    def __init__(self, learner: Learner, settings: RobustSettings) -> None:
+    def __init__(self, learner: TrainingContext, settings: RobustSettings) -> None:
         super().__init__(learner, settings)
         if learner is not None:  # None: only to carry settings
-            learner.weigh = self.weigher(settings)
+            learner.weigh = self.weigher(learner, settings)
 
     @classmethod
-    def weigher(cls, settings: RobustSettings) -> Weigher:
+    def weigher(cls, learner: TrainingContext, settings: RobustSettings) -> Weigher:
         return RobustWeights(settings)
 
     def step(self, new: Batch, phase: Phase) -> Step:
@@ -67,10 +73,10 @@ class RobustWeights(Weigher):
         self.settings = settings
         self.epoch = 0  # the last one that was judged
 
-    def begin_task(self, learner: Learner) -> None:
+    def begin_task(self, learner: TrainingContext) -> None:
         self.epoch = 0
 
-    def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
         if learner.epoch != self.epoch:
             self.epoch = learner.epoch
             self._judge(learner)
@@ -81,34 +87,31 @@ class RobustWeights(Weigher):
         right = torch.where(known, learner.tally.running[rows, RIGHT], 1.0)
         return self._weighted(learner, weighed, right.nan_to_num(nan=1.0))
 
-    def _judge(self, learner: Learner) -> None:
-        """Look at every example of the task, and say how likely its label is right."""
+    def _judge(self, learner: TrainingContext) -> None:
+        """Look at every example of the task, and say how likely its label is wrong: among all
+        classes, for its weight, and among those of the task, for its score."""
         tally, current = learner.tally, learner.current
         assert current is not None
         labels = current.labels.cpu()
         rows, _ = tally.rows(current.ids)
         seen = seen_by(learner, current)
         easy = tally.means(current.ids, "loss").nan_to_num(nan=torch.inf)
-        means, known = goal_means(learner, seen, easy, self.settings.easiest)
-        now = torch.zeros(len(known), dtype=torch.bool)
-        now[[label for label in set(labels.tolist()) if label < len(known)]] = True
-        found = fresh_head_influence(seen.features, labels, means, known, ~now)
-        follow(tally.running, rows, INFLUENCE, found)
-        if learner.epoch + 1 >= self.settings.answer_from:
-            follow(tally.running, rows, ANSWER, answer_margins(seen.outputs, labels))
-        self._note(learner, labels, rows)
+        goal = goal_of_task(learner, seen, easy, self.settings.easiest)
+        means = class_means(goal)
+        now = torch.zeros_like(means.known)
+        now[labels] = True
+        decisive = self.settings.decisive
+        for among, column, chance, factor in (
+            (means.known, ALL, RIGHT, decisive),
+            (now, TASK, LABEL_RIGHT, 1.0),
+        ):
+            influence = fresh_head_influence(seen.features, labels, means, among)
+            evidence = read_influence(goal, means, among).evidence(influence)
+            follow(tally.running, rows, column, evidence, learner.epoch)
+            mean = factor * tally.running[rows, column].double()
+            tally.running[rows, chance] = (1 - chance_wrong(mean, labels)).to(tally.running)
 
-    def _note(self, learner: Learner, labels: Tensor, rows: Tensor) -> None:
-        """Fit the mixture to what is known of the examples, and note their chances."""
-        running = learner.tally.running
-        value = running[rows, INFLUENCE] + running[rows, ANSWER].nan_to_num()
-        known = ~value.isnan()
-        if known.any():
-            mixture = Mixture.fit(value[known], labels[known], int(labels.max()) + 1)
-            chance = mixture.probability(value[known], labels[known])
-            running[rows[known], RIGHT] = chance.to(running)
-
-    def _weighted(self, learner: Learner, weighed: Weighed, right: Tensor) -> Weighed:
+    def _weighted(self, learner: TrainingContext, weighed: Weighed, right: Tensor) -> Weighed:
         """The update with the new examples' share dealt by how likely each label is right."""
         right = right.to(weighed.weights)
         if self.settings.shuffle_influence:
@@ -122,10 +125,11 @@ class RobustWeights(Weigher):
         numbers = {"doubted": float((right < 0.5).float().mean())}
         return replace(weighed, weights=weights, numbers=numbers)
 
-    def judged(self, learner: Learner) -> Tensor | None:
-        """How likely the label of each example of the tally is right; NaN: never met."""
-        right = learner.tally.running[:, RIGHT]
-        return None if bool(right.isnan().all()) else right.double()
+    def judged(self, learner: TrainingContext) -> Tensor | None:
+        return known_chances(learner.tally.running[:, RIGHT])
+
+    def label_right(self, learner: TrainingContext) -> Tensor | None:
+        return known_chances(learner.tally.running[:, LABEL_RIGHT])
 
     def state(self) -> State:
         return {"epoch": torch.tensor(self.epoch)}
@@ -134,15 +138,13 @@ class RobustWeights(Weigher):
         self.epoch = int(state["epoch"])
 
 
-def follow(running: Tensor, rows: Tensor, column: int, values: Tensor) -> None:
-    """Move running means half the way to new values; the first is taken whole."""
+def follow(running: Tensor, rows: Tensor, column: int, values: Tensor, looks: int) -> None:
+    """Take values into running means over so many looks; what was unknown is taken whole."""
     before, values = running[rows, column], values.to(running)
-    moved = torch.where(before.isnan(), values, (before + values) / 2)
+    moved = torch.where(before.isnan(), values, before + (values - before) / max(looks, 1))
     running[rows, column] = torch.where(values.isnan(), before, moved)
 
 
-def answer_margins(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The probability of each row's label less the largest other, shape (n,)."""
-    chances = outputs.softmax(1)
-    own = chances.gather(1, labels[:, None])[:, 0]
-    return own - chances.scatter(1, labels[:, None], -1.0).amax(1)
+def known_chances(chances: Tensor) -> Tensor | None:
+    """Chances (n,) with NaN for examples never met, or None where none was."""
+    return None if bool(chances.isnan().all()) else chances.double()

@@ -8,7 +8,11 @@ from torch import Tensor
 from metasp.types import State
 
 QUANTITIES = ("loss", "margin", "weight")
-NUMBERS = 3  # that a weigher may keep of an example
+NUMBERS = 4  # that a weigher may keep of an example
+FATES = ("kept", "learned", "weighted down", "dropped")
+"""What may become of an example of a task: it is in memory at the task's end; it was learned like
+the others; its mean weight was below half of an even one; it was hardly learned at all."""
+HALF, HARDLY = 0.5, 0.05
 UNKNOWN = -1  # the class that the model gives an example it has not met
 
 
@@ -55,6 +59,14 @@ class Tally:
         found = self.sums[place, column] / self.counts[place, column]
         return torch.where(known, found, torch.nan)
 
+    def following(self, ids: Tensor) -> "Tally":
+        """The same for these ids: what is known of them stays, all else goes."""
+        found = Tally(ids)
+        place, known = self.rows(found.ids)
+        for name in NAMES[1:]:
+            getattr(found, name)[known] = getattr(self, name)[place[known]]
+        return found
+
     def without(self, ids: Tensor) -> "Tally":
         """The same for all but these ids."""
         kept = ~torch.isin(self.ids, ids)
@@ -72,6 +84,16 @@ class Tally:
 
 
 NAMES = ("ids", "sums", "counts", "predicted", "running")
+
+
+def fate(kept: bool, weight: float | None) -> str:
+    """What became of an example, by whether the memory keeps it and its mean weight relative to an
+    even one."""
+    if kept:
+        return "kept"
+    if weight is None or weight >= HALF:
+        return "learned"
+    return "weighted down" if weight >= HARDLY else "dropped"
 
 
 def are_classes(outputs: Tensor, labels: Tensor) -> bool:

@@ -1,20 +1,21 @@
 """Influence as example weights: one function from losses, batch and validation sets to weights,
 which any method can use by setting `learner.weigh`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from metasp.influence import Influence, fuse, record, sp_influence
-from metasp.methods.learner import Learner, Objective, Weighed, Weigher, unweighed
-from metasp.types import Batch, LossFn
+from metasp.memory import Memory
+from metasp.methods.context import Objective, TrainingContext, Weighed, Weigher, unweighed
+from metasp.types import Batch, LossFn, State
 
 GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
-BATCHNORM_NEEDS_TWO = 2  # examples of the past: fewer have no statistics
+FEWEST_FOR_BATCHNORM = 2  # examples of the past: fewer have no statistics
 LONGEST = 2.0  # times the step of plain rehearsal: the most that dividing by the total may make it
 
 
@@ -87,8 +88,8 @@ class InfluenceWeights(Weigher):
     shuffle: bool = False
     observe: bool = False
 
-    def __call__(self, learner: Learner, batch: Batch, objective: Objective) -> Weighed:
-        if len(learner.past()) < BATCHNORM_NEEDS_TWO:
+    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
+        if len(learner.past()) < FEWEST_FOR_BATCHNORM:
             return unweighed(learner, batch, objective)
         old, new = validation_sets(learner, self.validation_old, self.validation_new)
         watched = Watched(objective.loss_fn)
@@ -117,7 +118,11 @@ class InfluenceWeights(Weigher):
         return Weighed(losses, weights, numbers, outputs)
 
     def measure(
-        self, learner: Learner, batch: Batch, objective: Objective, goals: tuple[Batch, Batch]
+        self,
+        learner: TrainingContext,
+        batch: Batch,
+        objective: Objective,
+        goals: tuple[Batch, Batch],
     ) -> tuple[Tensor, Influence]:
         """The losses of the batch, by the forward pass that the update shares if it can, and the
         influence of its weighable rows."""
@@ -153,12 +158,37 @@ class Watched:
     """A loss that keeps the first outputs it is asked about: those of the batch."""
 
     def __init__(self, loss_fn: LossFn) -> None:
-        self.loss_fn, self.outputs = loss_fn, cast(Tensor | None, None)
+        self.loss_fn = loss_fn
+        self.outputs: Tensor | None = None
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.outputs is None:
             self.outputs = outputs
         return self.loss_fn(outputs, targets)
+
+
+class ScheduledWeights(Weigher):
+    """Weighs every `every`-th step only and, where `last` is given, of these only the ones in that
+    many last epochs of a task with a past, or in a task that is open; plain rehearsal otherwise."""
+
+    def __init__(self, weights: InfluenceWeights, every: int = 1, last: int | None = None) -> None:
+        self.weights, self.every, self.last = weights, every, last
+        self.taken = 0  # steps in those epochs
+
+    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
+        epochs_left = learner.plan.epochs - learner.epoch
+        scheduled = self.last is not None and not learner.open  # which has no epochs
+        if scheduled and (learner.task == 0 or epochs_left > (self.last or 0)):
+            return unweighed(learner, batch, objective)
+        weighs = self.taken % self.every == 0
+        self.taken += 1
+        return (self.weights if weighs else unweighed)(learner, batch, objective)
+
+    def state(self) -> State:
+        return {"taken": torch.tensor(self.taken)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.taken = int(state["taken"])
 
 
 def as_mean(objective: Objective, size: int) -> Objective:
@@ -180,24 +210,44 @@ def as_mean(objective: Objective, size: int) -> Objective:
     return Objective(loss_fn, with_factor(objective.targets, size * objective.shares), goal=goal)
 
 
-def averaged(learner: Learner, ids: Tensor, influence: Influence) -> Influence:
+def averaged(learner: TrainingContext, ids: Tensor, influence: Influence) -> Influence:
     """The mean influence of each example over the batches of this task that it was in."""
     means = torch.from_numpy(learner.ledger.means(ids)).to(influence.stability)
     return replace(influence, stability=means[:, 0], plasticity=means[:, 1])
 
 
-def validation_sets(learner: Learner, old: float | None, new: float | None) -> tuple[Batch, Batch]:
+def validation_sets(
+    learner: TrainingContext, old: float | None, new: float | None
+) -> tuple[Batch, Batch]:
     """V_old from what the memory holds of earlier tasks and V_new from the current one, drawn
-    anew, never augmented."""
+    anew, never augmented; of verified examples alone, where every class has some."""
     current = learner.current
     if current is None:
         raise ValueError("the learner has no current task")
     stream, memory = learner.streams["validation"], learner.memory
     past = learner.past()
+    sure_past = verified_slots(memory, past, memory.labels[past])
+    past = past if sure_past is None else sure_past
     slots = memory.draw(validation_size(old, len(past), memory.capacity), stream, past)
+    held = memory.occupied
+    sure = verified_slots(memory, held[memory.tasks[held] == learner.task], current.labels)
+    if sure is not None:
+        count = validation_size(new, len(sure), memory.capacity)
+        chosen = memory.draw(count, stream, sure)
+        return learner.unaugmented(memory.read(slots)), learner.unaugmented(memory.read(chosen))
     count = validation_size(new, len(current), memory.capacity)
     rows = torch.randperm(len(current), generator=stream)[:count]
-    return learner.plain(memory.read(slots)), learner.plain(current.take(rows))
+    return learner.unaugmented(memory.read(slots)), learner.unaugmented(current.take(rows))
+
+
+def verified_slots(memory: Memory, slots: Tensor, labels: Tensor) -> Tensor | None:
+    """Those of the slots that hold verified examples, where every one of the `labels` has some;
+    else None."""
+    sure = slots[memory.pinned[slots]]
+    if len(sure) < FEWEST_FOR_BATCHNORM:
+        return None
+    there = torch.isin(labels.to(memory.labels), memory.labels[sure])
+    return sure if bool(there.all()) else None
 
 
 def validation_size(wanted: float | None, available: int, capacity: int) -> int:
@@ -209,6 +259,6 @@ def validation_size(wanted: float | None, available: int, capacity: int) -> int:
     return min(available, max(2, size))
 
 
-def eager(learner: Learner) -> AbstractContextManager[object]:
+def eager(learner: TrainingContext) -> AbstractContextManager[object]:
     """Influence looks at each operation, so a compiled model runs uncompiled meanwhile."""
     return torch.compiler.set_stance("force_eager") if learner.compiled else nullcontext()

@@ -9,18 +9,19 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from metasp import trees
 from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
 from metasp.memory.verified import admit
 from metasp.methods.tally import Tally, are_classes, margins
-from metasp.trees import call
+from metasp.trees import Tree, call
 from metasp.types import Batch, Examples, LossFn, State, Streams, as_rows
 
 
 class Transform(Protocol):
     """Raw examples to network inputs; augments only when given a generator."""
 
-    def __call__(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+    def __call__(self, raw: Tree, generator: torch.Generator | None = None) -> Tree: ...
 
     def undo(self, inputs: Tensor) -> Tensor:
         """The raw floats of which these are the network inputs."""
@@ -42,10 +43,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """What one update reports."""
+    """What one update reports; the outputs are those of the pass that it trained on, without their
+    graph, where they are known."""
 
     loss: float
     numbers: Mapping[str, float] = field(default_factory=dict)
+    outputs: Tensor | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,10 @@ class Weighed:
     outputs: Tensor | None = None  # of the same pass, where it is known
 
 
-Weigh = Callable[["Learner", Batch, Objective], Weighed]
+Weigh = Callable[["TrainingContext", Batch, Objective], Weighed]
 """How much each row of a prepared batch counts in the update."""
 
-Scoring = Callable[[Tensor], Tensor]
+Scoring = Callable[[Tree], Tensor]
 """Network inputs to what speaks for each class, (n, classes); the largest is the answer."""
 
 
@@ -94,15 +97,20 @@ class Weigher(ABC):
     judges: ClassVar[bool] = False  #: whether it can tell how likely a label is right
 
     @abstractmethod
-    def __call__(self, learner: "Learner", batch: Batch, objective: Objective) -> Weighed:
+    def __call__(self, learner: "TrainingContext", batch: Batch, objective: Objective) -> Weighed:
         """How much each row of a prepared batch counts in the update."""
 
-    def begin_task(self, learner: "Learner") -> None:  # noqa: B027 - most need nothing here
+    def begin_task(self, learner: "TrainingContext") -> None:  # noqa: B027 - most need nothing here
         """Called once before a task's first step."""
 
-    def judged(self, learner: "Learner") -> Tensor | None:
-        """How likely the label of each example of the learner's tally is right, if it can tell."""
+    def judged(self, learner: "TrainingContext") -> Tensor | None:
+        """How likely each example of the learner's tally is what its label says, if it can tell:
+        by this the memory chooses. NaN: never met."""
         return None
+
+    def label_right(self, learner: "TrainingContext") -> Tensor | None:
+        """The same among the classes of the task alone: by this an example is called a suspect."""
+        return self.judged(learner)
 
     def state(self) -> State:
         """What must survive a kill."""
@@ -117,7 +125,7 @@ ColumnValues = Callable[[Batch], Mapping[str, Tensor]]
 
 
 @dataclass
-class Learner:
+class TrainingContext:
     """Model, optimizer, memory and random streams of one run."""
 
     model: nn.Module
@@ -138,7 +146,9 @@ class Learner:
     scored_by: Callable[[], Scoring] | None = None  # how the method predicts; None: by outputs
     current: Examples | None = None  # the training data of the task at hand
     task: int = -1  # and its index
+    open: bool = False  # whether nobody knows its end: `current` is then what came last
     epoch: int = 0  # of the task, from 0
+    last_loss: float = 0.0  # of the last step
     arrived: int = 0  # rows of a step's batch that are new, always the first
     ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
     tally: Tally = field(default_factory=lambda: Tally(torch.zeros(0, dtype=torch.long)))
@@ -154,7 +164,7 @@ class Learner:
         stream = self.streams["augment-memory"] if self.augment_memory else None
         return self._prepared(raw, stream)
 
-    def plain(self, raw: Batch) -> Batch:
+    def unaugmented(self, raw: Batch) -> Batch:
         """Network inputs without augmentation, for testing and validation."""
         return self._prepared(raw, None)
 
@@ -170,7 +180,7 @@ class Learner:
             return prepared
         return Batch.join([prepared, self.replay()])
 
-    def outputs(self, inputs: Tensor) -> Tensor:
+    def outputs(self, inputs: Tree) -> Tensor:
         """Logits (n, classes) in float32, whatever the precision of the forward pass."""
         with self.autocast():
             out: Tensor = call(self.model, inputs)
@@ -180,10 +190,10 @@ class Learner:
         """How the model and the memory as they stand score classes, in evaluation mode."""
         return self.scored_by() if self.scored_by else self.outputs
 
-    def features(self, inputs: Tensor) -> Tensor:
+    def features(self, inputs: Tree) -> Tensor:
         """What the head sees (n, d); a model without `features` gives its logits."""
         features = getattr(self.model, "features", None)
-        out: Tensor = features(inputs) if callable(features) else self.model(inputs)
+        out: Tensor = call(features if callable(features) else self.model, inputs)
         return as_rows(out).float()
 
     def losses(self, batch: Batch) -> Tensor:
@@ -191,8 +201,11 @@ class Learner:
         return self.loss_fn(self.outputs(batch.inputs), batch.labels)
 
     def past(self) -> Tensor:
-        """The slots that hold examples of earlier tasks."""
+        """The slots that hold examples of earlier tasks; in an open task of all that is no longer
+        among the newest."""
         occupied = self.memory.occupied
+        if self.open and self.current is not None:
+            return occupied[~torch.isin(self.memory.ids[occupied], self.current.ids)]
         return occupied[self.memory.tasks[occupied] != self.task]
 
     def update(
@@ -203,10 +216,11 @@ class Learner:
         objective = objective or Objective(self.loss_fn, batch.labels)
         weighed = (weigh or self.weigh or unweighed)(self, batch, objective)
         self.descend((weighed.weights * weighed.losses).sum())
-        losses = weighed.losses.detach()
+        losses, outputs = weighed.losses.detach(), weighed.outputs
         self._count(batch, weighed, objective)
         mean = losses.mean() if objective.shares is None else (objective.shares * losses).sum()
-        return Step(float(mean), weighed.numbers)
+        said = None if outputs is None else outputs.detach()
+        return Step(float(mean), weighed.numbers, said)
 
     def trust(
         self, examples: Batch, task: int, classes: Iterable[int], values: ColumnValues
@@ -233,6 +247,8 @@ class Learner:
         if outputs is not None and are_classes(outputs, labels):
             outputs = outputs.detach()
             margin, predicted = margins(outputs, labels).to(losses), outputs.argmax(1).cpu()
+        if objective.weighable is not None:  # a distance to something stored is no loss
+            losses = losses.masked_fill(~objective.weighable, torch.nan)
         weight = weighed.weights / objective.weights(losses)
         values = torch.stack([losses, margin, weight], dim=1)
         self.tally.add(batch.ids, values.cpu(), predicted)
@@ -248,11 +264,12 @@ class Learner:
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _prepared(self, raw: Batch, generator: torch.Generator | None) -> Batch:
-        inputs = self.transform(raw.inputs.to(self.device), generator)
+        here = trees.each(lambda t: t.to(self.device), raw.inputs)
+        inputs = self.transform(here, generator)
         # Explicit either way: cropped pictures come out channels-last, and the CPU kernel for the
         # backward pass of narrow strided 1×1 convolutions crashes in that layout (torch 2.13).
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        inputs = inputs.contiguous(memory_format=layout)
+        inputs = trees.each(lambda t: t.contiguous(memory_format=layout), inputs)
         return Batch(inputs, raw.labels.to(self.device), raw.ids)
 
 
@@ -268,7 +285,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def unweighed(learner: Learner, batch: Batch, objective: Objective) -> Weighed:
+def unweighed(learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
     """Every row with the share that the method gives it."""
     outputs = learner.outputs(batch.inputs)
     losses = objective.loss_fn(outputs, objective.targets)

@@ -1,0 +1,127 @@
+"""How likely a label is wrong, by the influence of its example on examples that are right.
+
+The influence is that of the first step of a fresh head, one of zeros, on the network's features: in
+a head that has learned, an example it has fitted has no gradient and so no influence, also one
+whose wrong label it knows by heart. What an influence says about a label is read off the goal's own
+examples, with their own labels and with labels that are swapped on purpose."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metasp.methods.goal import Goal
+
+EXPECTED_SLOPE, SLOPE_SPREAD = 6.0, 3.0  # of the evidence over the influence, before any example
+EXPECTED_SHARE, SHARE_WORTH = 0.1, 4.0  # of wrong labels in a class, worth so many examples
+LARGEST_SHARE = 0.97
+ROUNDS = 30
+MOST_SWAPPED = 400  # examples of the goal whose labels are swapped
+
+
+class Means(NamedTuple):
+    """The mean feature of each class (classes, d), and how many examples it is of (classes,)."""
+
+    features: Tensor
+    counts: Tensor
+
+    @property
+    def known(self) -> Tensor:
+        return self.counts > 0
+
+
+class Reading(NamedTuple):
+    """How an influence is read: log(how likely it is of a right label / of a wrong one) is
+    slope × influence + offset."""
+
+    slope: float
+    offset: float
+
+    def evidence(self, influence: Tensor) -> Tensor:
+        return self.slope * influence.double() + self.offset
+
+
+def class_means(goal: Goal) -> Means:
+    features, labels = goal.seen.features, goal.labels
+    classes = int(labels.max()) + 1
+    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
+    counts = labels.bincount(minlength=classes)
+    return Means(sums / counts.clamp_min(1)[:, None], counts)
+
+
+def fresh_head_influence(features: Tensor, labels: Tensor, means: Means, among: Tensor) -> Tensor:
+    """How much a first step on each example would help the goal, shape (n,), from −1 to 1.
+
+    For an example with features f and label y, and a rival class r, the step of a head of zeros
+    over the two lowers the loss of the goal by a multiple of ‖f − μ_r‖² − ‖f − μ_y‖², with the
+    means μ of the goal's features. It is divided by the sum of the two, and the least over the
+    rivals `among` (classes,) counts. NaN: nobody stands for the class, or for any rival."""
+    inside = labels.clamp(max=len(among) - 1)
+    found = least_gain(torch.cdist(features, means.features).square(), inside, among)
+    fine = (labels < len(among)) & means.known[inside]
+    return torch.where(fine, found, torch.nan)
+
+
+def least_gain(distance: Tensor, labels: Tensor, among: Tensor) -> Tensor:
+    """The same from the squared distances (n, classes) to the means."""
+    own = distance.gather(1, labels[:, None])
+    gains = (distance - own) / (distance + own).clamp_min(1e-9)
+    rivals = among.expand(len(labels), -1).scatter(1, labels[:, None], False)
+    least = gains.masked_fill(~rivals, torch.inf).amin(1)
+    return torch.where(least.isfinite(), least, torch.nan)
+
+
+def read_influence(goal: Goal, means: Means, among: Tensor) -> Reading:
+    """Learn to read influences from the goal's examples of the classes `among`, each left out of
+    the mean of its class: under their own labels, and under each other one of those classes."""
+    mine = torch.nonzero(among[goal.labels] & (means.counts[goal.labels] > 1)).flatten()
+    mine = mine[torch.linspace(0, len(mine) - 1, min(len(mine), MOST_SWAPPED)).long()]
+    labels, counts = goal.labels[mine], means.counts[goal.labels[mine]]
+    distance = torch.cdist(goal.seen.features[mine], means.features).square()
+    # Without example f the mean of its n is μ − (f − μ)/(n − 1): farther from f by n/(n − 1).
+    factor = (counts / (counts - 1).clamp_min(1)).square().to(distance)
+    rows = torch.arange(len(mine))
+    distance[rows, labels] *= factor
+    right = least_gain(distance, labels, among)
+    swapped = []
+    for other in torch.nonzero(among).flatten().tolist():
+        given = torch.full_like(labels, other)
+        swapped.append(least_gain(distance, given, among)[labels != other])
+    wrong = torch.cat([distance.new_zeros(0), *swapped])
+    return log_odds(right[~right.isnan()], wrong[~wrong.isnan()])
+
+
+def log_odds(right: Tensor, wrong: Tensor) -> Reading:
+    """The reading by a logistic regression in which influences of right labels and of wrong ones
+    weigh the same, and a slope and offset that are expected count beside them."""
+    values = torch.cat([right, wrong]).double()
+    target = torch.zeros_like(values)
+    target[: len(right)] = 1
+    weight = torch.ones_like(values)
+    weight[len(right) :] = len(right) / max(len(wrong), 1)
+    x = torch.stack([values, torch.ones_like(values)], dim=1)
+    expected = torch.tensor([EXPECTED_SLOPE, 0.0], dtype=torch.float64)
+    worth = torch.diag(torch.tensor([SLOPE_SPREAD**-2, 1.0], dtype=torch.float64))
+    found = expected.clone()
+    for _ in range(ROUNDS):  # Newton's steps
+        chance = torch.sigmoid(x @ found)
+        slope = x.T @ (weight * (target - chance)) - worth @ (found - expected)
+        bend = (x * (weight * chance * (1 - chance))[:, None]).T @ x + worth
+        found = found + torch.linalg.solve(bend, slope)
+    return Reading(float(found[0]), float(found[1]))
+
+
+def chance_wrong(evidence: Tensor, labels: Tensor) -> Tensor:
+    """The probability (n,) that each label is wrong, by the evidence (n,) for it and the share of
+    wrong labels of its class, which is the one that these examples themselves speak for. NaN stays
+    NaN."""
+    wrong = torch.full_like(evidence, torch.nan)
+    for label in sorted(set(labels.tolist())):
+        own = torch.nonzero((labels == label) & ~evidence.isnan()).flatten()
+        share = EXPECTED_SHARE
+        for _ in range(ROUNDS):
+            odds = torch.tensor(share / (1 - share), dtype=torch.float64).log()
+            wrong[own] = torch.sigmoid(odds - evidence[own])
+            amiss = float(wrong[own].sum()) + SHARE_WORTH * EXPECTED_SHARE
+            share = min(amiss / (len(own) + SHARE_WORTH), LARGEST_SHARE)
+    return wrong

@@ -1,0 +1,143 @@
+"""How likely a label is wrong: influence through a fresh head, how it is read, and what follows."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from metasp.methods.doubt import (
+    Means,
+    chance_wrong,
+    class_means,
+    fresh_head_influence,
+    least_gain,
+    log_odds,
+    read_influence,
+)
+from metasp.methods.goal import Goal, Seen
+
+
+def goal_of(features, labels):
+    return Goal(Seen(features, torch.zeros(len(labels), 3)), labels, torch.zeros_like(labels))
+
+
+def through_a_head_of_zeros(feature, goals):
+    """The drop of the goal's mean loss, both classes alike, by a step of a two-class head of zeros
+    on one example, as a gradient of that loss for the size of the step; labels are 0 and 1."""
+    middle = (goals[0].mean(0) + goals[1].mean(0)) / 2
+    head = torch.zeros(2, len(feature), dtype=torch.float64, requires_grad=True)
+    loss = F.cross_entropy((head @ (feature - middle))[None], torch.tensor([0]))
+    (slope,) = torch.autograd.grad(loss, head)
+    size = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    moved = -size * slope
+    parts = [
+        F.cross_entropy((goal - middle) @ moved.T, torch.full((len(goal),), label))
+        for label, goal in enumerate(goals)
+    ]
+    (change,) = torch.autograd.grad((parts[0] + parts[1]) / 2, size)
+    return -float(change)
+
+
+def test_the_influence_is_that_of_the_first_step_of_a_head_of_zeros():
+    """Eight times the drop is the difference of the squared distances to the two means."""
+    draw = torch.Generator().manual_seed(0)
+    goals = [torch.randn(6, 5, generator=draw, dtype=torch.float64) + 2 * k for k in range(3)]
+    labels = torch.arange(18) // 6
+    means = class_means(goal_of(torch.cat(goals), labels))
+    assert means.known.all()
+    features = torch.randn(9, 5, generator=draw, dtype=torch.float64) + 1
+    given = torch.arange(9) % 3
+    found = fresh_head_influence(features, given, means, means.known)
+    for feature, label, ours in zip(features, given.tolist(), found.tolist()):
+        by_rival = []
+        for rival in {0, 1, 2} - {label}:
+            drop = through_a_head_of_zeros(feature, [goals[label], goals[rival]])
+            scale = sum(float((feature - means.features[k]).square().sum()) for k in (label, rival))
+            by_rival.append(8 * drop / scale)
+        assert ours == pytest.approx(min(by_rival), abs=1e-10)
+
+
+def test_nobody_is_judged_without_someone_who_stands_for_the_class_and_a_rival():
+    features = torch.eye(3)
+    means = Means(torch.eye(3), torch.tensor([1, 1, 0]))
+    found = fresh_head_influence(features, torch.tensor([0, 0, 2]), means, means.known)
+    assert found[:2].tolist() == pytest.approx([1.0, -1.0])
+    assert bool(found[2].isnan())
+    alone = Means(torch.eye(3), torch.tensor([1, 0, 0]))
+    labels = torch.tensor([0, 1, 5])
+    assert fresh_head_influence(features, labels, alone, alone.known).isnan().all()
+
+
+def slow_calibration(goal, among):
+    """Influences under right and under swapped labels, every mean computed anew without the one."""
+    right, swapped = [], []
+    for row in range(len(goal.labels)):
+        rest = torch.arange(len(goal.labels)) != row
+        means = class_means(goal_of(goal.seen.features[rest], goal.labels[rest]))
+        distance = torch.cdist(goal.seen.features[[row]], means.features).square()
+        for label in among:
+            found = float(least_gain(distance, torch.tensor([label]), means.known))
+            (right if label == int(goal.labels[row]) else swapped).append(found)
+    return torch.tensor(right), torch.tensor(swapped)
+
+
+def test_influences_are_read_off_the_goal_each_example_left_out_of_its_mean():
+    draw = torch.Generator().manual_seed(3)
+    labels = torch.arange(24) % 3
+    features = torch.randn(24, 6, generator=draw, dtype=torch.float64) + labels[:, None]
+    goal = goal_of(features, labels)
+    means = class_means(goal)
+    ours = read_influence(goal, means, means.known)
+    slowly = log_odds(*slow_calibration(goal, [0, 1, 2]))
+    assert ours == pytest.approx(slowly, rel=1e-6)
+
+
+def test_the_reading_is_a_logistic_regression_with_an_expectation():
+    """Against torch's own minimiser of the same sum of squares and losses."""
+    draw = torch.Generator().manual_seed(4)
+    right = 0.5 + 0.4 * torch.randn(30, generator=draw, dtype=torch.float64)
+    wrong = -0.3 + 0.4 * torch.randn(90, generator=draw, dtype=torch.float64)
+    found = torch.tensor([6.0, 0.0], dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS([found], max_iter=500, tolerance_grad=1e-12)
+
+    def loss():
+        search.zero_grad()
+        total = F.softplus(-(found[0] * right + found[1])).sum()
+        total = total + F.softplus(found[0] * wrong + found[1]).sum() / 3
+        total = total + ((found[0] - 6) / 3) ** 2 / 2 + found[1] ** 2 / 2
+        total.backward()
+        return total
+
+    search.step(loss)
+    assert log_odds(right, wrong) == pytest.approx(found.tolist(), rel=1e-5)
+    nothing = torch.zeros(0)
+    assert log_odds(nothing, nothing) == (6.0, 0.0)
+
+
+def test_chances_are_calibrated_and_find_the_share_of_wrong_labels_of_each_class():
+    """Two normal curves of variance 1 at ±1 have a log odds of twice the value."""
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.arange(20_000) % 2
+    wrong = torch.rand(20_000, generator=draw) < torch.tensor([0.1, 0.6])[labels]
+    values = torch.where(wrong, -1.0, 1.0) + torch.randn(20_000, generator=draw)
+    chance = chance_wrong(2 * values.double(), labels)
+    for label, share in ((0, 0.1), (1, 0.6)):
+        assert float(chance[labels == label].mean()) == pytest.approx(share, abs=0.02)
+    for low in torch.arange(0, 1, 0.1).tolist():
+        inside = (chance >= low) & (chance < low + 0.1)
+        share = float(wrong[inside].double().mean())
+        assert share == pytest.approx(float(chance[inside].mean()), abs=0.06)
+
+
+def test_what_is_not_known_stays_unknown_and_speaks_for_nobody():
+    evidence = torch.tensor([4.0, torch.nan, -4.0], dtype=torch.float64)
+    found = chance_wrong(evidence, torch.zeros(3, dtype=torch.long))
+    without = chance_wrong(evidence[[0, 2]], torch.zeros(2, dtype=torch.long))
+    assert bool(found[1].isnan())
+    assert found[[0, 2]].tolist() == without.tolist()
+
+
+def test_a_class_whose_labels_are_nearly_all_wrong_keeps_its_few_right_ones():
+    evidence = torch.tensor([-8.0] * 95 + [8.0] * 5, dtype=torch.float64)
+    found = chance_wrong(evidence, torch.zeros(100, dtype=torch.long))
+    assert float(found[:95].min()) > 0.9
+    assert float(found[95:].max()) < 0.1
