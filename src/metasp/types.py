@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from metasp import trees
+from metasp.trees import Tree
+
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) to one loss per example, shape (n,)."""
 
@@ -38,9 +41,10 @@ def as_rows(values: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """Aligned rows: inputs (n, …), labels (n,) or, where they are no classes, (n, …), ids (n,)."""
+    """Aligned rows: inputs (n, …), or a tuple or dictionary of such tensors, labels (n,) or, where
+    they are no classes, (n, …), ids (n,)."""
 
-    inputs: Tensor
+    inputs: Tree
     labels: Tensor
     ids: Tensor
 
@@ -48,37 +52,39 @@ class Batch(NamedTuple):
     def size(self) -> int:
         return int(self.ids.shape[0])
 
-    def at(self, index: Tensor) -> "Batch":
-        return Batch(self.inputs[index], self.labels[index], self.ids[index])
+    def at(self, index: "Tensor | slice[int, int, None]") -> "Batch":
+        return Batch(trees.rows(self.inputs, index), self.labels[index], self.ids[index])
 
     @staticmethod
     def join(batches: Sequence["Batch"]) -> "Batch":
         parts = [batch for batch in batches if batch.size]
         if len(parts) == 1:
             return parts[0]
-        return Batch(*(torch.cat(columns) for columns in zip(*parts)))
+        inputs, labels, ids = zip(*parts)
+        return Batch(trees.joined(inputs), torch.cat(labels), torch.cat(ids))
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A selection of rows of a larger array, which is never copied as a whole."""
+    """A selection of rows of a larger array (or tree of them), which is never copied as a whole."""
 
-    source: Tensor
+    source: Tree
     rows: Tensor
     labels: Tensor
     ids: Tensor
 
     @classmethod
-    def of(cls, inputs: Tensor, labels: Tensor, ids: Tensor | None = None) -> Self:
-        rows = torch.arange(len(inputs))
+    def of(cls, inputs: Tree, labels: Tensor, ids: Tensor | None = None) -> Self:
+        rows = torch.arange(trees.size(inputs))
         return cls(inputs, rows, labels, rows if ids is None else ids)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, index: Tensor) -> Batch:
-        rows = self.rows[index].to(self.source.device)
-        return Batch(self.source[rows], self.labels[index], self.ids[index])
+        rows = self.rows[index]
+        inputs = trees.each(lambda t: t[rows.to(t.device)], self.source)
+        return Batch(inputs, self.labels[index], self.ids[index])
 
     def only(self, index: Tensor) -> "Examples":
         return Examples(self.source, self.rows[index], self.labels[index], self.ids[index])
@@ -88,7 +94,8 @@ class Examples:
         return self.only(torch.nonzero(~torch.isin(self.ids, ids)).flatten())
 
     def to(self, device: torch.device) -> "Examples":
-        return Examples(self.source.to(device), self.rows, self.labels.to(device), self.ids)
+        source = trees.each(lambda t: t.to(device), self.source)
+        return Examples(source, self.rows, self.labels.to(device), self.ids)
 
     @staticmethod
     def join(parts: Sequence["Examples"]) -> "Examples":
@@ -104,23 +111,28 @@ class Examples:
 @dataclass(frozen=True)
 class Task:
     """One step of the stream; `classes` are the labels it may be asked for with its id given.
-    `trusted` are examples whose labels a person has verified; they are not in `train`."""
+    `trusted` are examples whose labels a person has verified, `validation` those by which training
+    stops; neither are in `train`."""
 
     index: int
     classes: tuple[int, ...]
     train: Examples
     test: Examples
     trusted: Examples | None = None
+    validation: Examples | None = None
 
     @property
     def ids(self) -> Tensor:
         """The ids of all its examples that are not for testing."""
-        return self.with_trusted_in_train().train.ids
+        held = self.trusted, self.validation
+        return torch.cat([self.train.ids, *(part.ids for part in held if part is not None)])
 
     def without(self, ids: Tensor) -> "Task":
-        """The same task, but for the training examples of these ids."""
+        """The same task, but for the examples of these ids that are not for testing."""
         trusted = None if self.trusted is None else self.trusted.without(ids)
-        return replace(self, train=self.train.without(ids), trusted=trusted)
+        validation = None if self.validation is None else self.validation.without(ids)
+        train = self.train.without(ids)
+        return replace(self, train=train, trusted=trusted, validation=validation)
 
     def with_trusted_in_train(self) -> "Task":
         """The same task with its trusted examples among the others, for who keeps no memory."""

@@ -7,8 +7,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from metasp.errors import UserError
-from metasp.learner.data import ids_of, read
-from tests.learner.making import (
+from metasp.learner.data import read
+from metasp.learner.ids import ids_of
+from tests.learner.factories import (
     X,
     Y,
     everything,
@@ -59,7 +60,8 @@ def test_whatever_holds_examples(data):
         ((X[:3], Y[:4]), "one label per input"),
         ((X[:0], Y[:0]), "empty"),
         ([(X[0], Y[0]), (X[1][:5], Y[1])], "different shapes"),
-        ((X[:2], np.array(["cat", "dog"])), "numbering the classes"),
+        ((np.array(["cat", "dog"]), Y[:2]), "text as inputs"),
+        ((X[:2], ["cat", None]), "example 1 of the dataset has no label"),
         ((X[:2] * float("nan"), Y[:2]), "input of example 0 of the dataset is not finite"),
     ],
 )

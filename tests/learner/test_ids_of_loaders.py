@@ -8,7 +8,7 @@ from metasp.errors import UserError
 from metasp.learner import ContinualLearner
 from metasp.learner.settings import LearnerSettings
 from metasp.spec import RunSpec
-from tests.learner.making import net, pair
+from tests.learner.factories import net, pair
 
 DATA = TensorDataset(*pair(0, 40))
 IDS = torch.arange(100, 140)

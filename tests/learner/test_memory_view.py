@@ -7,7 +7,7 @@ import torch
 
 from metasp.errors import UserError
 from metasp.learner import ContinualLearner
-from tests.learner.making import KNOWN, SHORT, X, everything, net, pair, quick
+from tests.learner.factories import KNOWN, SHORT, X, everything, net, pair, quick
 
 MARK = torch.linspace(0.123456, 0.654321, 64)  # an input to look for in files
 STORING = [name for name in KNOWN if name != "finetune"]

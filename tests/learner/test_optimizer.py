@@ -124,3 +124,21 @@ def test_a_mistake_gets_one_sentence(kind):
         learner(model(), **changes)
     assert "\n" not in str(caught.value)
     assert "--" not in str(caught.value)
+
+
+def test_drops_of_the_rate_are_the_schedulers():
+    for given in ({}, {"scheduler": lambda o: CosineAnnealingLR(o, 3)}):
+        with pytest.raises(UserError, match="the rate of a learner follows its scheduler"):
+            learner(model(), lr_drop_at=(2,), **given)
+
+
+def test_a_hook_that_clips_is_refused_where_the_pseudo_step_would_miss_it():
+    def clipping(params):
+        kept = list(params)
+        made = torch.optim.AdamW(kept)
+        made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(kept, 0.1) and None)
+        return made
+
+    with pytest.raises(UserError, match="hooks around its step, for instance to clip"):
+        learner(model(), optimizer=clipping)
+    learner(model(), "er", optimizer=clipping).learn(task(0), progress=False)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from metasp.engine.randomness import packed, unpacked
 from metasp.learner import ContinualLearner
-from metasp.learner.randomness import packed, unpacked
-from tests.learner.making import everything, net, pair
+from tests.learner.factories import everything, net, pair
 
 
 class Jitter:

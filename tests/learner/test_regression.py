@@ -7,7 +7,7 @@ from torch import nn
 from metasp.errors import UserError
 from metasp.learner import ContinualLearner
 from metasp.methods import METHODS
-from tests.learner.making import (
+from tests.learner.factories import (
     KNOWN,
     everything,
     net,

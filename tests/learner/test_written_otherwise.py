@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from metasp import ContinualLearner
-from tests.learner.making import KNOWN, SHORT, pair
+from tests.learner.factories import KNOWN, SHORT, pair
 
 
 class Plain(nn.Module):

@@ -1,6 +1,7 @@
 """A model that keeps learning from new data with a fixed memory, in a user's own code."""
 
+from metasp.learner.encoder import FrozenEncoder
 from metasp.learner.learner import ContinualLearner
 from metasp.learner.view import MemoryView
 
-__all__ = ["ContinualLearner", "MemoryView"]
+__all__ = ["ContinualLearner", "FrozenEncoder", "MemoryView"]

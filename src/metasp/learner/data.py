@@ -1,39 +1,46 @@
 """Whatever holds a user's examples, as aligned tensors."""
 
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    SequentialSampler,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from metasp import trees
 from metasp.errors import UserError
-from metasp.types import ArrayLike, Rows
+from metasp.learner.columns import (
+    LabelColumn,
+    inputs_of,
+    joined,
+    joined_inputs,
+    labels_of,
+    numbered,
+    tensor_of,
+)
+from metasp.trees import Tree
+from metasp.types import Rows
 
-Examples = Dataset[object] | DataLoader[object] | Iterable[tuple[object, object]]
-Data = tuple[Rows, Rows] | Examples
-"""What a learner learns from: inputs and labels, as two columns or as pairs."""
+Columns = Rows | Mapping[str, object] | tuple[object, ...]
+"""Inputs: one column, or several by name or in order."""
 
-Ids = int | ArrayLike | Iterable[int]
-"""Ids of examples: one, or any collection of them."""
+Examples = Dataset[object] | DataLoader[object] | Iterable[object]
+Data = tuple[Columns, Rows] | Mapping[str, object] | Examples
+"""What a learner learns from: inputs and labels, as columns, as examples or as batches."""
 
-LARGEST = 2**62  # of ids: the next one must still be a number
+LABELS = ("labels", "label", "label_ids")
+"""The keys under which a dictionary of columns holds the labels, the first that is there."""
 
 
 class Arrivals(NamedTuple):
-    """Inputs (n, …) and labels (n, …): whole numbers for classes, floats for anything else."""
+    """Inputs (n, …), or a tree of them, and labels (n, …): whole numbers for classes, floats for
+    anything else; `names` are what the numbers stand for where labels are text."""
 
-    inputs: Tensor
+    inputs: Tree
     labels: Tensor
+    names: tuple[str, ...] = ()
 
     @property
     def are_classes(self) -> bool:
@@ -44,14 +51,20 @@ class Arrivals(NamedTuple):
         """The classes among the labels, ascending; none where labels are no classes."""
         return tuple(sorted({*self.labels.tolist()})) if self.are_classes else ()
 
+    def at(self, index: Tensor) -> "Arrivals":
+        """Some of the examples."""
+        return Arrivals(trees.rows(self.inputs, index), self.labels[index], self.names)
+
 
 class Arriving(NamedTuple):
-    """What a task brings: examples, their ids if they have any, tests, and verified examples."""
+    """What a task brings: examples, their ids if they have any, tests, verified examples, and
+    examples by which training stops, or the share of the others that is held out for it."""
 
     found: Arrivals
     ids: Any
     test: Arrivals | None
     trusted: Arrivals | None
+    validation: Arrivals | float | None
 
 
 class Removal(TypedDict):
@@ -63,40 +76,63 @@ class Removal(TypedDict):
     from_memory: int
 
 
-def kind(rows: Tensor) -> str:
-    """What a column holds, in words: its type and the shape of one row."""
-    return f"{str(rows.dtype).removeprefix('torch.')} of shape {tuple(rows.shape[1:])}"
+class Part(NamedTuple):
+    """One example, or a batch of them."""
+
+    inputs: Tree
+    labels: LabelColumn
 
 
 def read(dataset: Any, dtype: torch.dtype, what: str = "dataset") -> Arrivals:
-    """All examples of a torch Dataset or DataLoader, or of a pair (inputs, labels) of tensors or
-    arrays. Floats take the model's `dtype`."""
+    """All examples of a torch Dataset or DataLoader, of a pair (inputs, labels) of columns, of a
+    dictionary of columns with the labels among them, or of a list or iterator of examples or
+    batches. Floats take the model's `dtype`."""
     if isinstance(dataset, TensorDataset):
         dataset = dataset.tensors
         if len(dataset) != 2:
             raise not_pairs(what)
-    if is_pair(dataset):
-        inputs, labels = (tensor_of(part, what) for part in dataset)
+    if isinstance(dataset, Mapping) or is_pair(dataset):
+        found = part_of(dataset, what)
     elif isinstance(dataset, DataLoader):
-        parts = [pair_of(batch, what) for batch in dataset]
-        single = dataset.batch_sampler is None and all(label.dim() == 0 for _, label in parts)
-        inputs, labels = joined(parts, what, torch.stack if single else torch.cat)
-    elif indexed(dataset):
+        batches = [part_of(batch, what, collated=True) for batch in dataset]
+        single = dataset.batch_sampler is None and all(part.labels.ndim == 0 for part in batches)
+        found = whole_of(batches, what, torch.stack if single else torch.cat)
+    elif indexed(dataset) and not isinstance(dataset, list | tuple):
         rows = (dataset[index] for index in range(len(dataset)))
-        inputs, labels = joined([pair_of(row, what) for row in rows], what, torch.stack)
-    elif isinstance(dataset, Iterable) and not isinstance(dataset, Mapping):
-        inputs, labels = joined([pair_of(row, what) for row in dataset], what, torch.stack)
+        found = whole_of([part_of(row, what) for row in rows], what, torch.stack)
+    elif isinstance(dataset, Iterable):
+        parts = [part_of(item, what, collated=True) for item in dataset]
+        batched = bool(parts) and all(map(is_batch, parts))
+        found = whole_of(parts, what, torch.cat if batched else torch.stack)
     else:
         raise not_pairs(what)
-    labels = labels.to(dtype) if labels.is_floating_point() else labels.long()
-    if inputs.is_floating_point():
-        inputs = inputs.to(dtype)
-    return checked(Arrivals(inputs.detach().cpu(), labels.detach().cpu()), what)
+    return checked(found, dtype, what)
+
+
+def held_out_of(validation: Any, dtype: torch.dtype) -> Arrivals | float | None:
+    """Examples for validation, or the share of a task's own that is to be held out for it."""
+    if validation is None:
+        return None
+    if isinstance(validation, numbers.Real):
+        share = float(validation)
+        if not 0 < share < 1:
+            raise UserError(
+                f"validation is {validation!r}: give a share between 0 and 1 of the dataset, or a "
+                "dataset of its own."
+            )
+        return share
+    return read(validation, dtype, "validation dataset")
+
+
+def checked_patience(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1:
+        raise UserError(f"patience is {given!r}: give a whole number of epochs, 1 or more.")
+    return int(given)
 
 
 def indexed(dataset: Any) -> bool:
     """Whether its examples are found by their numbers."""
-    if isinstance(dataset, IterableDataset | Mapping) or hasattr(dataset, "to_numpy"):
+    if isinstance(dataset, IterableDataset) or hasattr(dataset, "to_numpy"):
         return False  # a table of pandas' is one of columns
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
@@ -110,29 +146,97 @@ def is_pair(dataset: Any) -> bool:
     return all(isinstance(part, Tensor | np.ndarray) for part in dataset)
 
 
-def checked(found: Arrivals, what: str) -> Arrivals:
-    inputs, labels = found
-    if not inputs.dim() or not labels.dim() or len(inputs) != len(labels):
-        raise UserError(
-            f"the {what} has inputs of shape {tuple(inputs.shape)} and labels of shape "
-            f"{tuple(labels.shape)}: give one label per input."
-        )
-    if not len(inputs):
+def is_batch(part: Part) -> bool:
+    """Whether an item of a list or iterator is a batch: its labels are one axis, and its inputs
+    have the same one and further ones."""
+    leaves = trees.named_leaves(part.inputs).values()
+    return (
+        part.labels.ndim == 1
+        and all(leaf.dim() and len(leaf) == len(part.labels) for leaf in leaves)
+        and any(leaf.dim() > 1 for leaf in leaves)
+    )
+
+
+def part_of(item: Any, what: str, collated: bool = False) -> Part:
+    """An example, a batch or a whole data set: a pair, or a dictionary with the labels inside. In
+    one that a loader has `collated`, a list is a tuple of columns: loaders make lists of them."""
+    if isinstance(item, Mapping):
+        key = next((key for key in LABELS if key in item), None)
+        if key is None:
+            raise UserError(
+                f"the {what} holds a dictionary without labels ({', '.join(map(str, item))}): put "
+                "them in under `labels`, or give pairs of input and label."
+            )
+        given = {name: value for name, value in item.items() if name != key}
+        labels = labels_of(item[key], what)
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        given, labels = item[0], labels_of(item[1], what)
+    else:
+        raise not_pairs(what)
+    count = len(labels) if labels.ndim else None
+    if collated and labels.ndim and isinstance(given, list):
+        given = tuple(given)
+    return Part(inputs_of(given, count, what), labels)
+
+
+def whole_of(parts: list[Part], what: str, join: Callable[..., Tensor]) -> Part:
+    """Single examples (stacked) or batches (end to end) as one."""
+    if not parts:
         raise UserError(f"the {what} is empty: give at least one example.")
-    for name, column in (("input", inputs), ("label", labels)):
+    inputs = joined_inputs([part.inputs for part in parts], what, join)
+    return Part(inputs, joined([part.labels for part in parts], "labels", what, join))
+
+
+def checked(found: Part, dtype: torch.dtype, what: str) -> Arrivals:
+    """The examples on the CPU, or one sentence on why they are none."""
+    labels, names = numbered(found.labels)
+    labels = labels.to(dtype) if labels.is_floating_point() else labels.long()
+
+    def plain(leaf: Tensor) -> Tensor:
+        return (leaf.to(dtype) if leaf.is_floating_point() else leaf).detach().cpu()
+
+    whole = Arrivals(trees.each(plain, found.inputs), labels.detach().cpu(), names)
+    columns = {f"inputs{place}": leaf for place, leaf in trees.named_leaves(whole.inputs).items()}
+    lengths = {name: len(leaf) if leaf.dim() else 0 for name, leaf in columns.items()}
+    if len({*lengths.values()}) > 1:
+        told = " and ".join(f"{length} of {name}" for name, length in [*lengths.items()][:3])
+        raise UserError(
+            f"the inputs of the {what} have different lengths, {told}: give one row of each per "
+            "example."
+        )
+    for name, leaf in columns.items():
+        if not leaf.dim() or not labels.dim() or len(leaf) != len(labels):
+            raise UserError(
+                f"the {what} has {name} of shape {tuple(leaf.shape)} and labels of shape "
+                f"{tuple(labels.shape)}: give one label per input."
+            )
+    if not len(labels):
+        raise UserError(f"the {what} is empty: give at least one example.")
+    for name, column in {**columns, "labels": labels}.items():
         if column.is_floating_point() and not bool(column.isfinite().all()):
             bad = int((~column.reshape(len(column), -1).isfinite().all(1)).nonzero()[0])
+            one = name.replace("inputs", "input").replace("labels", "label")
             raise UserError(
-                f"the {name} of example {bad} of the {what} is not finite: mend it or leave that "
+                f"the {one} of example {bad} of the {what} is not finite: mend it or leave that "
                 "example out."
             )
-    return found
+    return whole
 
 
-def pair_of(item: Any, what: str) -> tuple[Tensor, Tensor]:
-    if not (isinstance(item, tuple | list) and len(item) == 2):
-        raise not_pairs(what)
-    return tensor_of(item[0], what), tensor_of(item[1], what)
+def inputs_alone(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
+    """Inputs without labels, as those that the memory holds, where it holds any."""
+    if isinstance(x, Dataset | DataLoader):
+        raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
+    if isinstance(x, Mapping):
+        known = held if isinstance(held, Mapping) else {}
+        x = {name: value for name, value in x.items() if name not in LABELS or name in known}
+    inputs = tensor_of(x, "inputs") if isinstance(held, Tensor) else inputs_of(x, None, "inputs")
+    inputs = trees.each(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
+    found, one = trees.named_leaves(inputs), {} if held is None else trees.named_leaves(held)
+    alone = [found[place].shape == leaf.shape[1:] for place, leaf in one.items() if place in found]
+    if alone and all(alone):
+        raise UserError("this is a single input without a batch around it: give x[None].")
+    return inputs
 
 
 def not_pairs(what: str) -> UserError:
@@ -142,95 +246,6 @@ def not_pairs(what: str) -> UserError:
     )
 
 
-def tensor_of(value: Any, what: str) -> Tensor:
-    """A tensor of a tensor, array, number, list or picture (channels first)."""
-    if isinstance(value, Tensor):
-        return value
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise UserError(
-            f"the {what} holds rows of different lengths: bring them to one shape first."
-        ) from error
-    if hasattr(value, "getbands"):  # a PIL image
-        array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
-    if array.dtype.kind not in "biuf":
-        raise UserError(
-            f"the {what} holds {array.dtype.name} values: turn them into numbers first, for "
-            "instance by numbering the classes."
-        )
-    kinds = {"u": np.uint8 if array.dtype == np.uint8 else np.int64, "i": np.int64, "b": np.bool_}
-    return torch.from_numpy(np.array(array, kinds.get(array.dtype.kind, array.dtype)))
-
-
-def joined(pairs: Sequence[tuple[Tensor, Tensor]], what: str, join: Any) -> tuple[Tensor, Tensor]:
-    """The columns of single examples (stacked) or of batches (end to end)."""
-    if not pairs:
-        raise UserError(f"the {what} is empty: give at least one example.")
-    columns = []
-    for name, parts in zip(("inputs", "labels"), zip(*pairs)):
-        if len({part.shape if join is torch.stack else part.shape[1:] for part in parts}) > 1:
-            shapes = sorted({str(tuple(part.shape)) for part in parts})[:2]
-            raise UserError(
-                f"the {name} of the {what} have different shapes, {' and '.join(shapes)}: bring "
-                "them to one shape first."
-            )
-        columns.append(join(parts))
-    return columns[0], columns[1]
-
-
-def ids_of(given: Any, count: int, first: int) -> Tensor:
-    """The ids (n,) that a user gave to n examples, or running numbers from `first`."""
-    if given is None:
-        return torch.arange(first, first + count)
-    ids = tensor_of(given, "ids")
-    whole = not ids.is_floating_point() and ids.dtype != torch.bool
-    if not whole or ids.shape != (count,) or bool((ids < 0).any()):
-        raise UserError(
-            f"ids must be {count} whole numbers from 0 on, one per example; keep a table of your "
-            "own for other names."
-        )
-    if int(ids.max()) >= LARGEST:
-        raise UserError(f"id {int(ids.max())} is too large: keep ids below {LARGEST}.")
-    if len({*ids.tolist()}) < count:
-        twice = next(i for i in ids.tolist() if int((ids == i).sum()) > 1)
-        raise UserError(f"id {twice} is given to two examples: give each its own.")
-    return ids.long().cpu()
-
-
-def whole_numbers(given: Any) -> set[int]:
-    """Ids to be forgotten: one, or any collection of them."""
-    rows = given.reshape(-1).tolist() if hasattr(given, "reshape") else given
-    rows = [rows] if isinstance(rows, numbers.Number) else rows
-    if isinstance(rows, str) or not isinstance(rows, Iterable):
-        raise UserError(f"ids must be whole numbers, not {given!r}.")
-    found = set()
-    for row in rows:
-        one = row.item() if hasattr(row, "item") else row
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < LARGEST:
-            raise UserError(
-                f"ids must be whole numbers from 0 on, and {one!r} is none: a mask must be turned "
-                "into ids first, for instance ids[mask]."
-            )
-        found.add(one)
-    return found
-
-
-def check_order(dataset: Any) -> None:
-    """Raise if a loader does not give its examples in their own order: ids would go astray."""
-    if not isinstance(dataset, DataLoader) or isinstance(dataset.dataset, IterableDataset):
-        return
-    batches = dataset.batch_sampler
-    sampler = dataset.sampler if batches is None else getattr(batches, "sampler", None)
-    if type(batches) not in (BatchSampler, type(None)) or not isinstance(
-        sampler, SequentialSampler
-    ):
-        raise UserError(
-            "ids name the examples in the order of the dataset, and this DataLoader shuffles or "
-            "picks them: give ids with the dataset itself, or a loader with shuffle=False."
-        )
-
-
 class Inputs:
     """Raw examples to network inputs: the user's transform and augmentation, or bytes made numbers
     from 0 to 1 and all else as it is."""
@@ -238,16 +253,17 @@ class Inputs:
     def __init__(self, transform: Any, augment: Any, dtype: torch.dtype) -> None:
         self.transform, self.augment, self.dtype = transform, augment, dtype
 
-    def __call__(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if self.transform is not None:
-            raw = self.transform(raw)
-        elif raw.dtype == torch.uint8:
-            raw = raw.to(self.dtype) / 255
-        elif raw.is_floating_point():  # what a memory of floats made of bytes
-            raw = raw.to(self.dtype)
+    def __call__(self, raw: Tree, generator: torch.Generator | None = None) -> Tree:
+        raw = trees.each(self._numbers, raw) if self.transform is None else self.transform(raw)
         if self.augment is not None and generator is not None:
             raw = self.augment(raw, generator)
         return raw
+
+    def _numbers(self, raw: Tensor) -> Tensor:
+        if raw.dtype == torch.uint8:
+            return raw.to(self.dtype) / 255
+        # Floats may be what a memory of floats made of bytes.
+        return raw.to(self.dtype) if raw.is_floating_point() else raw
 
     def undo(self, inputs: Tensor) -> Tensor:
         if self.transform is not None:

@@ -1,26 +1,30 @@
 """From a user's model and settings to the same trainer that a run has."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from metasp import trees
 from metasp.engine.evaluate import best_of, evaluate
-from metasp.engine.from_spec import check_sense, choose_device, first
+from metasp.engine.from_spec import build_method, check_compatible, choose_device, or_default
+from metasp.engine.observing import OpenTask
 from metasp.engine.optimizers import OPTIMIZERS, LearningRate, Schedule
 from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
 from metasp.influence.optimizers import elementwise
-from metasp.influence.origin import check_plain
-from metasp.learner.data import Arrivals, Inputs, kind
+from metasp.influence.origin import check_functional
+from metasp.learner.data import Arrivals
+from metasp.learner.encoder import FrozenEncoder, inputs_for
 from metasp.learner.settings import LearnerSettings, Parts
 from metasp.memory import Memory, selection
-from metasp.methods import Recipe, settings_of
-from metasp.methods.learner import Learner, Plan, Scoring, evaluating
+from metasp.methods import Recipe, added_by
+from metasp.methods.context import Plan, Scoring, TrainingContext, evaluating
+from metasp.methods.method import Method
+from metasp.trees import Tree, kind
 from metasp.types import CROSS_ENTROPY, Examples, Streams, Task
 
 AT_ONCE = 500  # examples in one pass without gradients
@@ -57,19 +61,21 @@ def build(
             )
     place = weights[0].device if device is None else choose_device(str(device))
     model.to(place)
+    if settings.compile:
+        model.compile()
     keeps = selection(settings.selection or recipe.selection or "reservoir")
-    check_sense(name, recipe, settings)
-    if recipe.kind.measures:
-        check_plain(model)
+    check_compatible(name, recipe, settings)
+    if any(kind.measures for kind in kinds_of(recipe, settings)):
+        check_functional(model)
     if recipe.selection is not None and not settings.memory:
         raise UserError(f"{name} needs a memory: give memory=1 or more, or use finetune.")
-    learner = Learner(
+    learner = TrainingContext(
         model=model,
         optimizer=optimizer_for(model, recipe, settings, parts),
         loss_fn=parts.loss_fn or CROSS_ENTROPY,
         memory=Memory(settings.memory, (*recipe.kind.columns, *keeps.columns)),
         selection=keeps,
-        transform=Inputs(parts.transform, parts.augment, weights[0].dtype),
+        transform=inputs_for(model, parts, settings.keep, place),
         streams=Streams(settings.seed),
         plan=Plan(
             epochs=settings.epochs,
@@ -79,18 +85,25 @@ def build(
             tasks=0,
         ),
         device=place,
+        bf16=settings.precision == "bf16",
         compiled=hasattr(model, "_orig_mod")
         or getattr(model, "_compiled_call_impl", None) is not None,
     )
-    own = settings_of(recipe, name, settings.settings)
-    method = recipe.kind(learner, recipe.kind.filled_in(own, settings.epochs, settings.memory))
+    method = build_method(name, recipe, settings, learner)
     score = partial(score_task, parts)
     trainer = Trainer(learner, method, [], LearningRate(), score)
+    trainer.open = OpenTask(settings.window, parts.detector)
     if parts.scheduler is not None:
         if recipe.kind.own_schedule:
             raise UserError(f"{name} has a schedule of its own: leave out scheduler.")
         trainer.schedule = Schedule(parts.scheduler, settings.scheduler_step, learner.optimizer)
     return trainer
+
+
+def kinds_of(recipe: Recipe, settings: LearnerSettings) -> list[type[Method]]:
+    """The method, and the one whose influence is added to it."""
+    added = added_by(settings.influence)
+    return [recipe.kind] if added is None else [recipe.kind, added.kind]
 
 
 def optimizer_for(
@@ -102,9 +115,9 @@ def optimizer_for(
     if parts.optimizer is None:
         return OPTIMIZERS["sgd"].build(
             model.parameters(),
-            first(settings.lr, kind.lr),
-            first(settings.momentum, kind.momentum),
-            first(settings.weight_decay, kind.weight_decay),
+            or_default(settings.lr, kind.lr),
+            or_default(settings.momentum, kind.momentum),
+            or_default(settings.weight_decay, kind.weight_decay),
         )
     for name in ("lr", "momentum", "weight_decay"):
         if getattr(settings, name) is not None:
@@ -127,20 +140,28 @@ def optimizer_for(
             "LBFGS looks at a loss many times in one step, and a learner at each batch once: use "
             "another optimizer, such as AdamW."
         )
-    if kind.virtual_steps:
+    if any(each.virtual_steps for each in kinds_of(recipe, settings)):
         elementwise(optimizer)
     return optimizer
 
 
 @torch.no_grad()
-def outputs_of(learner: Learner, inputs: Tensor, scoring: Scoring | None = None) -> Tensor:
-    """The model's outputs (n, …) on raw inputs, or how they are scored, in evaluation mode, on the
-    CPU."""
+def outputs_of(
+    learner: TrainingContext,
+    inputs: Tree,
+    scoring: Scoring | None = None,
+    encoder: FrozenEncoder | None = None,
+) -> Tensor:
+    """The model's outputs (n, …) on inputs as the memory holds them, or on raw ones by way of an
+    encoder, or how they are scored, in evaluation mode, on the CPU."""
     say = scoring or learner.outputs
+    prepare = learner.transform if encoder is None else encoder.for_model
+    parts = []
     with evaluating(learner.model):
-        parts = [
-            say(learner.transform(part.to(learner.device))) for part in torch.split(inputs, AT_ONCE)
-        ]
+        for start in range(0, max(1, trees.size(inputs)), AT_ONCE):
+            some = trees.rows(inputs, slice(start, start + AT_ONCE))
+            here = trees.each(lambda t: t.to(learner.device), some)
+            parts.append(say(prepare(here)))
     if not all(isinstance(part, Tensor) for part in parts):
         raise UserError(
             f"the model returns a {type(parts[0]).__name__}: wrap it so that it returns one "
@@ -159,7 +180,7 @@ def answers(outputs: Tensor, seen: Sequence[int], own_loss: bool) -> Tensor:
 
 
 def score_outputs(
-    learner: Learner, parts: Parts, outputs: Tensor, labels: Tensor, seen: Sequence[int]
+    learner: TrainingContext, parts: Parts, outputs: Tensor, labels: Tensor, seen: Sequence[int]
 ) -> float:
     """The metric; without one the accuracy where there are classes, else the mean loss."""
     if parts.metric is not None:
@@ -174,7 +195,7 @@ def score_outputs(
 
 
 def score_task(
-    parts: Parts, learner: Learner, task: Task, seen: Sequence[int]
+    parts: Parts, learner: TrainingContext, task: Task, seen: Sequence[int]
 ) -> tuple[float, float]:
     """A task's test score, as of all classes seen and as of its own."""
     if parts.metric is None and parts.loss_fn is None:
@@ -186,130 +207,29 @@ def score_task(
     return both[0], both[1]
 
 
-def check_arrivals(
-    learner: Learner, found: Arrivals, known: Sequence[Task], learned: Sequence[Mapping[str, Any]]
-) -> None:
-    """Raise if what arrives cannot follow what the learner has seen."""
-    memory = learner.memory
-    if known:
-        labels = known[-1].train.labels
-        if labels.shape[1:] != found.labels.shape[1:] or labels.dtype != found.labels.dtype:
-            raise UserError(
-                f"the labels are {kind(found.labels)} and were {kind(labels)} before: a learner "
-                "keeps to one kind."
-            )
-    if memory.inputs is not None:
-        # Of the last task, for a memory may hold bytes as floats; older files do not tell.
-        now = kind(found.inputs)
-        before = learned[-1].get("inputs", now if memory.floats else kind(memory.inputs))
-        if before != now:
-            raise UserError(
-                f"the inputs are {now} and were {before} before: bring them to one shape and type."
-            )
-
-
-def check_names(names: Tensor, found: Arrivals, known: Sequence[Task]) -> None:
-    """Raise if an id was given to an example of another class before: it cannot be the same one."""
-    if not found.are_classes:
-        return
-    before = {
-        i: y
-        for task in known
-        if task.classes
-        for i, y in zip(task.train.ids.tolist(), task.train.labels.tolist())
-    }
-    for name, label in zip(names.tolist(), found.labels.tolist()):
-        if before.get(name, label) != label:
-            raise UserError(
-                f"id {name} was given to an example of class {before[name]} before and now to one "
-                f"of class {label}: ids name examples for life; leave ids out for running numbers."
-            )
-
-
-def check_fit(learner: Learner, found: Arrivals, recipe: Recipe, own_loss: bool) -> None:
-    """Raise if model, loss, method or selection cannot take such labels."""
-    if not found.are_classes:
-        if not own_loss:
-            if found.labels.is_floating_point():
-                what = "the labels are floats, and classes are whole numbers (labels.long())"
-            else:
-                what = f"the labels have shape {tuple(found.labels.shape)}, and classes have (n,)"
-            raise UserError(
-                f"{what}: pass loss_fn=, with one loss per example, for anything but classes."
-            )
-        if recipe.kind.classes:
-            raise UserError(
-                f"{recipe.kind.__name__} needs classes and these labels are none: use another "
-                "method, such as er or metasp."
-            )
-        if recipe.selection is not None and learner.selection.classes:
-            raise UserError(
-                "this selection shares the memory by class and these labels are no classes: pass "
-                "selection='reservoir'."
-            )
-    if own_loss and recipe.kind.own_loss:
-        raise UserError(
-            f"{recipe.kind.__name__} learns classes by a loss of its own: leave loss_fn out, or "
-            "use another method, such as er or derpp."
-        )
-    few = found.inputs[:2]
-    if recipe.kind.moves_inputs and not learner.transform(few).is_floating_point():
-        raise UserError(
-            f"{recipe.kind.__name__} moves inputs along gradients and these are whole numbers: use "
-            "another method, such as er or metasp."
-        )
-    outputs = told_outputs(learner, few).to(learner.device)
-    if not own_loss:
-        check_range(outputs, found.labels)
-    losses = first_losses(learner, outputs, found.labels[:2].to(learner.device))
-    if not isinstance(losses, Tensor) or losses.shape != (len(few),):
-        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise UserError(
-            f"loss_fn gives {shape} for {len(few)} examples: return one number per example, for "
-            'instance F.mse_loss with reduction="none" and a mean over the outputs.'
-        )
-
-
-def told_outputs(learner: Learner, inputs: Tensor, scoring: Scoring | None = None) -> Tensor:
+def outputs_or_user_error(
+    learner: TrainingContext,
+    inputs: Tree,
+    scoring: Scoring | None = None,
+    encoder: FrozenEncoder | None = None,
+) -> Tensor:
     """The model's outputs, or how they are scored, or one sentence on why it has none."""
     try:
-        return outputs_of(learner, inputs, scoring)
+        return outputs_of(learner, inputs, scoring, encoder)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         reason = first_line(error)
-        whole = "" if inputs.is_floating_point() else ", or make them floats with .float()"
+        floats = not isinstance(inputs, Tensor) or inputs.is_floating_point()
+        whole = "" if floats else ", or make them floats with .float()"
         raise UserError(
             f"the model cannot take inputs that are {kind(inputs)} ({reason}): bring them to what "
             f"it takes, for instance with transform={whole}."
         ) from error
 
 
-def first_losses(learner: Learner, outputs: Tensor, labels: Tensor) -> Any:
-    """What the loss makes of a few outputs, or one sentence on why it makes nothing."""
-    try:
-        return learner.loss_fn(outputs, labels)
-    except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        raise UserError(
-            f"loss_fn cannot take outputs that are {kind(outputs)} with labels that are "
-            f"{kind(labels)} ({first_line(error)}): bring them together in loss_fn."
-        ) from error
-
-
 def first_line(error: Exception) -> str:
     return str(error).split("\n")[0][:120].rstrip(".")
-
-
-def check_range(outputs: Tensor, labels: Tensor) -> None:
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0:
-        raise UserError(f"label {low} is negative: number the classes from 0.")
-    if outputs.dim() != 2 or high >= outputs.shape[1]:
-        shape = tuple(outputs.shape[1:])
-        raise UserError(
-            f"label {high} is out of range for outputs of shape {shape} per example: give the "
-            "model a larger last layer, or name it with head= to let it grow."
-        )
 
 
 def plan_for(plan: Plan, classes: Sequence[int], known: Sequence[Task]) -> Plan:
@@ -318,20 +238,8 @@ def plan_for(plan: Plan, classes: Sequence[int], known: Sequence[Task]) -> Plan:
     return replace(plan, shared_classes=plan.shared_classes or bool(before & set(classes)))
 
 
-def check_trusted(found: Arrivals, classes: Collection[int]) -> None:
-    """Verified examples must be of classes that the learner has seen."""
-    if not found.are_classes:
-        raise UserError("verified examples have classes as labels: give whole numbers.")
-    strange = sorted(set(found.classes) - set(classes))
-    if strange:
-        raise UserError(
-            f"the verified examples are of class {strange[0]}, which no task has had: give "
-            f"examples of {', '.join(map(str, sorted(classes)))}."
-        )
-
-
 def task_of(index: int, found: Arrivals, ids: Tensor, test: Arrivals | None) -> Task:
-    tested = Examples.of(found.inputs[:0], found.labels[:0])
+    tested = Examples.of(trees.rows(found.inputs, slice(0)), found.labels[:0])
     if test is not None:
         tested = Examples.of(test.inputs, test.labels)
     return Task(index, found.classes, Examples.of(found.inputs, found.labels, ids), tested)

@@ -49,11 +49,13 @@ def resize_head(
         more.uniform_(-bound, bound, generator=generator)
         new = nn.Parameter(extended(old.detach(), more, size), old.requires_grad)
         setattr(layer, key, new)
-        follow(optimizer, old, new, size)
+        replace_in_optimizer(optimizer, old, new, size)
     layer.out_features = size
 
 
-def follow(optimizer: torch.optim.Optimizer, old: nn.Parameter, new: Tensor, size: int) -> None:
+def replace_in_optimizer(
+    optimizer: torch.optim.Optimizer, old: nn.Parameter, new: Tensor, size: int
+) -> None:
     """Put a parameter's successor in its place in the optimizer."""
     begin = 0.0
     for group in optimizer.param_groups:

@@ -1,80 +1,64 @@
 """ContinualLearner: a user's model, a method and a memory, fed one dataset after the other."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import replace
-from datetime import UTC, datetime
+from inspect import GEN_RUNNING, getgeneratorstate
 from pathlib import Path
-from typing import Any, Self, Unpack, cast
+from typing import Any, Literal, Self, Unpack, cast, overload
+from weakref import ref
 
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
-from metasp.engine.trainer import Diverged
+from metasp.engine.change import MakeDetector
+from metasp.engine.randomness import OwnRandomness
+from metasp.engine.stopping import PATIENCE
 from metasp.errors import UserError
-from metasp.events import Event, RunFinished, TaskFinished
+from metasp.events import Event
 from metasp.influence import Ledger
-from metasp.learner import files
+from metasp.learner import files, intake, observing, showing
 from metasp.learner.data import (
-    Arrivals,
     Arriving,
+    Columns,
     Data,
-    Ids,
     Removal,
-    check_order,
-    ids_of,
-    kind,
+    checked_patience,
+    held_out_of,
+    inputs_alone,
     read,
-    tensor_of,
-    whole_numbers,
 )
+from metasp.learner.encoder import FrozenEncoder
 from metasp.learner.from_model import (
     answers,
     build,
-    check_arrivals,
-    check_fit,
-    check_names,
-    check_trusted,
-    plan_for,
+    outputs_or_user_error,
     score_outputs,
-    task_of,
-    told_outputs,
     trainable,
 )
-from metasp.learner.head import head_layer, resize_head
+from metasp.learner.head import head_layer
+from metasp.learner.ids import Ids, check_order, whole_numbers
+from metasp.learner.judging import Audit, judged
+from metasp.learner.learning import task_events
+from metasp.learner.names import translated
 from metasp.learner.progress import shown
-from metasp.learner.randomness import OwnRandomness
+from metasp.learner.records import Records
 from metasp.learner.settings import (
     Augment,
-    LearnerSettings,
+    Change,
     MakeOptimizer,
     MakeScheduler,
     Metric,
     Parts,
     chosen,
 )
-from metasp.learner.stored import (
-    back_to,
-    from_file,
-    modes,
-    restore_modes,
-    snapshot,
-    to_file,
-)
-from metasp.learner.view import (
-    InfluenceRow,
-    MemoryView,
-    influence_table,
-    with_names,
-    without_inputs,
-)
+from metasp.learner.stored import from_file, to_file
+from metasp.learner.view import InfluenceRow, MemoryView, influence_table
 from metasp.methods import Method
-from metasp.methods.learner import Scoring
+from metasp.methods.context import Scoring
 from metasp.typed import LearnerKeywords
-from metasp.types import Batch, Examples, LossFn, Rows, State
+from metasp.types import LossFn, Rows
 
 
 class ContinualLearner:
@@ -86,8 +70,12 @@ class ContinualLearner:
     bytes become numbers from 0 to 1), ``augment(inputs, generator)`` changes them at random while
     training. ``optimizer(parameters)`` makes what takes the steps (default: SGD with the settings
     lr, momentum and weight_decay), ``scheduler(optimizer)`` what moves its learning rate, in each
-    task anew. Further settings, such as memory, lr and epochs, are the keywords of
-    `metasp.typed.LearnerKeywords`; what is left out is as there, or as the method has it.
+    task anew. ``encoder`` is a frozen module before the model, whose features are computed once
+    per example (see `FrozenEncoder`); with ``keep="features"`` the memory holds them instead of
+    inputs. ``detector()`` makes what marks a new task in a stream without boundaries, such as
+    `river.drift.ADWIN`: see `observe`. Further settings, such as memory, lr and epochs, are the
+    keywords of `metasp.typed.LearnerKeywords`; what is left out is as there, or as the method has
+    it.
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
     what a transform or module draws from torch, `random` or `numpy.random` while training comes
@@ -101,17 +89,20 @@ class ContinualLearner:
         *,
         loss_fn: LossFn | None = None,
         metric: Metric | None = None,
-        transform: Callable[[Tensor], Tensor] | None = None,
+        transform: Change | None = None,
         augment: Augment | None = None,
         optimizer: MakeOptimizer | None = None,
         scheduler: MakeScheduler | None = None,
+        encoder: "nn.Module | FrozenEncoder | None" = None,
+        detector: MakeDetector | None = None,
         device: str | torch.device | None = None,
         **settings: Unpack[LearnerKeywords],
     ) -> None:
         self.model = model
-        self.settings = LearnerSettings.of(settings)
-        self.method, self._recipe = chosen(method)
-        self._parts = Parts(loss_fn, metric, transform, augment, optimizer, scheduler)
+        self.method, self._recipe, self.settings = chosen(method, settings)
+        before = FrozenEncoder.of(encoder)
+        code = (loss_fn, metric, transform, augment, optimizer, scheduler, before, detector)
+        self._parts = Parts(*code)
         self._trainer = build(model, self.method, self._recipe, self.settings, self._parts, device)
         self._head = head_layer(model, self.settings.head) if self.settings.head else None
         learner = self._trainer.learner
@@ -119,8 +110,12 @@ class ContinualLearner:
         self._history = Ledger(extra=("loss",))
         self._learned: list[dict[str, Any]] = []  # each task: when, how many
         self._removed: list[Removal] = []
+        self._records = Records()
+        self._names: list[str] = []  # of the classes, where labels are text
+        self._audit = Audit()
         self._next_id = 0
         self._busy = False
+        self._stream: ref[Generator[Event, None, None]] | None = None
         self._named = isinstance(method, str)
 
     def learn(
@@ -130,13 +125,21 @@ class ContinualLearner:
         test: Data | None = None,
         progress: bool = True,
         trusted: Data | None = None,
+        validation: Data | float | None = None,
+        patience: int = PATIENCE,
     ) -> Self:
-        """Learn a new task: a torch Dataset or DataLoader, or a pair (inputs, labels). Classes may
-        be new or known. ``ids`` are whole numbers that name the examples for life (default:
-        running numbers); those that were forgotten are left out. With a ``test`` dataset the task
-        is scored before and after. ``trusted`` are further examples whose labels a person has
-        verified: see `trust`. If this fails or is interrupted, the learner is as before."""
-        with closing(self.stream(dataset, ids, test, trusted)) as events:
+        """Learn a new task: a torch Dataset or DataLoader, a pair (inputs, labels), a dictionary of
+        columns with the labels inside, or an iterator of examples or batches. Inputs are a tensor,
+        or a tuple or dictionary of tensors. Classes may be new or known, numbers or names. ``ids``
+        are whole numbers that name the examples for life (default: running numbers); those that
+        were forgotten are left out. With a ``test`` dataset the task is scored before and after.
+        ``trusted`` are further examples whose labels a person has verified: see `trust`.
+        ``validation`` is a dataset that is not trained on, or the share of this one that is held
+        out: its loss is taken after each epoch, the weights of the epoch where it was lowest are
+        kept, and ``patience`` epochs without a lower one end a phase of the task. If this fails or
+        is interrupted, the learner is as before."""
+        stream = self.stream(dataset, ids, test, trusted, validation, patience)
+        with closing(stream) as events:
             for _ in shown(events, self._trainer) if progress else events:
                 pass
         return self
@@ -147,9 +150,11 @@ class ContinualLearner:
         ids: Rows | None = None,
         test: Data | None = None,
         trusted: Data | None = None,
+        validation: Data | float | None = None,
+        patience: int = PATIENCE,
     ) -> Generator[Event, None, None]:
         """Learn as `learn` does, giving each event as it happens. A loop that is left before the
-        TaskFinished event gives the task up: the learner is then as before."""
+        TaskFinished event gives the task up: the learner is then as before. `finish` ends it."""
         self._check_idle("learn")  # before the data moves any random stream
         trainable(self.model)  # there may be none left since the last task
         dtype = self._dtype
@@ -161,10 +166,40 @@ class ContinualLearner:
                 found = read(dataset, dtype)
                 tests = None if test is None else read(test, dtype, "test dataset")
                 verified = None if trusted is None else read(trusted, dtype, "trusted examples")
+                held = held_out_of(validation, dtype)
         except BaseException:
             self._random.restore(before)
             raise
-        return self._events(Arriving(found, ids, tests, verified), before)
+        self._trainer.stopping.patience = checked_patience(patience)
+        events = task_events(self, Arriving(found, ids, tests, verified, held), before)
+        self._stream = ref(events)
+        return events
+
+    def observe(self, batch: Data, ids: Rows | None = None) -> list[Event]:
+        """Take one step on a batch of a stream that tells no tasks, and let the memory decide about
+        it. Classes may come at any time. Gives what happened. All batches since the first are one
+        open task, of which the newest `window` examples stand for what is new; it ends with
+        `finish`, or when a ``detector`` sees the loss rise, which begins another with the next
+        batch. Between two batches the learner can be used, saved and loaded as ever; a batch that
+        is refused changes nothing."""
+        self._check_idle("observe")
+        trainable(self.model)
+        return observing.observe_batch(self, read(batch, self._dtype, "batch"), ids)
+
+    def finish(self) -> list[Event]:
+        """End the task that a `stream` is in, before its last epoch, or the open one of `observe`:
+        properly. The memory chooses, tests are taken, and with a validation the best weights are
+        kept. Gives the events that were left; the stream has no further ones."""
+        if self._trainer.open and not self._busy:
+            return observing.finish(self)
+        events = self._stream() if self._stream is not None else None
+        if not self._busy or events is None or getgeneratorstate(events) == GEN_RUNNING:
+            raise UserError(
+                "finish ends the open task, or one between two events of its stream: there is none "
+                "under way."
+            )
+        self._trainer.ending = True
+        return list(events)
 
     def trust(self, examples: Data) -> list[int]:
         """Pin examples of classes already seen, whose labels a person has verified, in the memory:
@@ -172,23 +207,40 @@ class ContinualLearner:
         and stay as long as it lasts. Gives their ids."""
         self._check_idle("trust")
         self._check_learned()
-        found = read(examples, self._dtype, "trusted examples")
-        check_trusted(found, self.classes)
-        trainer, names = self._trainer, self._next_id + torch.arange(len(found.labels))
-        check_arrivals(trainer.learner, found, trainer.tasks, self._learned)
-        batch, last = Batch(found.inputs, found.labels, names), len(trainer.tasks) - 1
-        trainer.learner.trust(batch, last, self.classes, trainer.method.column_values)
-        trainer.tasks[last] = with_names(trainer.tasks[last], names, found.labels)
-        self._next_id = int(names[-1]) + 1
-        return [int(name) for name in names]
+        return intake.pin(self, read(examples, self._dtype, "trusted examples"))
 
-    def predict(self, x: Rows) -> Tensor:
-        """The class of each input (n,), of those seen; a regression's outputs."""
+    def judge(self, examples: Data, ids: Rows | None = None) -> pa.Table:
+        """What the model and the memory as they stand think of examples before they are learned.
+        One row each: id, label, its influence on stability and plasticity (below 0 helps), the
+        probability that its label is wrong (null: nothing in memory stands for its class), and the
+        class that it looks like. Nothing changes but the log that `audit` gives."""
+        self._check_idle("judge")
         self._check_learned()
-        said = self._said(x, self._trainer.learner.scoring())
-        return answers(said, self.classes, self._parts.loss_fn is not None)
+        return judged(self, read(examples, self._dtype, "examples to judge"), ids)
 
-    def outputs(self, x: Rows) -> Tensor:
+    def audit(self) -> pa.Table:
+        """The log of what was thought and done of examples, the newest last: id, task, what
+        (judged, kept, learned, weighted down, dropped), the probability that the label is wrong and
+        the mean weight relative to an even one. It holds ids and nothing else of an example."""
+        return self._audit.table()
+
+    @overload
+    def predict(self, x: Columns, names: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def predict(self, x: Columns, names: Literal[True]) -> list[str]: ...
+
+    def predict(self, x: Columns, names: bool = False) -> Tensor | list[str]:
+        """The class of each input (n,), of those seen; a regression's outputs. With ``names`` the
+        names of the classes, where labels are text."""
+        self._check_learned()
+        if names and not self._names:
+            raise UserError("the classes were learned as numbers: leave names out.")
+        said = self._said(x, self._trainer.learner.scoring())
+        found = answers(said, self.classes, self._parts.loss_fn is not None)
+        return [self._names[number] for number in found.tolist()] if names else found
+
+    def outputs(self, x: Columns) -> Tensor:
         """What the model says to each input (n, …), in evaluation mode, on the CPU."""
         return self._said(x)
 
@@ -196,9 +248,11 @@ class ContinualLearner:
         """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
         if self._parts.metric is None:
             self._check_learned()
-        found = read(dataset, self._dtype)
+        found = translated(read(dataset, self._dtype), self._names)
         if self._learned:
             self._parts.check_scored(found.labels, self._trainer.tasks[-1].train.labels)
+        if self._parts.encoder is not None:
+            self._parts.encoder.store(found.inputs)
         said = self._said(found.inputs, self._trainer.learner.scoring())
         return score_outputs(self._trainer.learner, self._parts, said, found.labels, self.classes)
 
@@ -208,14 +262,25 @@ class ContinualLearner:
         return tuple(sorted({label for task in self._trainer.tasks for label in task.classes}))
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class by its number, where labels are text; else none."""
+        return tuple(self._names)
+
+    @property
     def tasks(self) -> int:
-        """How many tasks have been learned."""
+        """How many tasks have been learned, with the one that is open."""
         return len(self._learned)
+
+    @property
+    def batches(self) -> int:
+        """How many batches have been observed: who resumes goes on after so many."""
+        return self._trainer.position.observed
 
     @property
     def memory(self) -> MemoryView:
         """A read-only dataset of what is stored, with a table to audit it."""
-        return MemoryView(self._trainer.learner.memory, self._history, self._learned)
+        held = self._trainer.learner.memory
+        return MemoryView(held, observing.all_influence(self), self._learned, self._names)
 
     @property
     def removed(self) -> list[Removal]:
@@ -226,7 +291,28 @@ class ContinualLearner:
         """One row for each example that was measured or is in memory: id, label, task, mean
         stability, plasticity and fused influence (null: never measured; negative: helpful), count
         of measurements, in_memory."""
-        return influence_table(self._trainer.learner.memory, self._history, self._trainer.tasks)
+        held, tasks = self._trainer.learner.memory, self._trainer.tasks
+        return influence_table(held, observing.all_influence(self), tasks, self._names)
+
+    def suspects(self, by: str | None = None, top: int | None = None) -> pa.Table:
+        """The examples whose labels look wrong, the most suspect first: as many as are expected to
+        be wrong, or ``top``. ``by`` is a way to tell (``score``, ``margin``, ``loss``,
+        ``influence``, ``both``); unless given, the first of them that is known. Each is a column,
+        beside id, task, label and the class that the model gave last."""
+        return showing.suspects_table(self, by, top)
+
+    def explore(
+        self, page: str | Path, words: Mapping[int, str] | None = None, limit: int = 10_000
+    ) -> Path:
+        """Write the explorer's page: which examples help the model remember and which help it
+        learn, and what the memory kept, with pictures or numbers of what it holds. ``words`` are
+        texts of examples, by id, to show instead; at most ``limit`` examples are shown."""
+        showing.write_page(Path(page), showing.page(self, words, limit))
+        return Path(page)
+
+    def report(self) -> str:
+        """What was learned, task by task, with scores where there were tests, as Markdown."""
+        return showing.report_text(self)
 
     def forget(
         self,
@@ -246,19 +332,7 @@ class ContinualLearner:
             gone = [row["id"] for row in rows if predicate(row)]
         else:
             gone = sorted(whole_numbers(ids))
-        if not isinstance(reason, str):
-            raise UserError(f"the reason is a text that is kept, not {reason!r}.")
-        held = set(self._trainer.learner.memory.ids.tolist())
-        wanted = torch.tensor(gone, dtype=torch.long)
-        self._trainer.forget(wanted)
-        self._history = self._history.without(wanted)
-        if gone:
-            self._next_id = max(self._next_id, gone[-1] + 1)  # numbers of its own skip them
-            count = sum(i in held for i in gone)
-            self._removed.append(
-                {"ids": gone, "when": now(), "reason": reason, "from_memory": count}
-            )
-        return list(gone)
+        return intake.remove(self, gone, reason)
 
     def save(self, path: str | Path) -> None:
         """Write everything but the code to one file, in one step: after `load` learning goes on
@@ -275,104 +349,30 @@ class ContinualLearner:
         method: "type[Method] | Method | None" = None,
         loss_fn: LossFn | None = None,
         metric: Metric | None = None,
-        transform: Callable[[Tensor], Tensor] | None = None,
+        transform: Change | None = None,
         augment: Augment | None = None,
         optimizer: MakeOptimizer | None = None,
         scheduler: MakeScheduler | None = None,
+        encoder: "nn.Module | FrozenEncoder | None" = None,
+        detector: MakeDetector | None = None,
         device: str | torch.device | None = None,
     ) -> Self:
         """The learner that was saved, around a model of the same kind, whose weights are replaced.
-        What was given as code (loss_fn, metric, transform, augment, optimizer, scheduler, a method
-        of your own) is given again."""
+        What was given as code (loss_fn, metric, transform, augment, optimizer, scheduler,
+        encoder, detector, a method of your own) is given again."""
         code: dict[str, Any] = {"loss_fn": loss_fn, "metric": metric, "transform": transform}
         code |= {"augment": augment, "optimizer": optimizer, "scheduler": scheduler}
+        code |= {"encoder": encoder, "detector": detector}
         loaded = from_file(cls, Path(path), model, {**code, "method": method, "device": device})
         assert isinstance(loaded, cls)
         return loaded
 
     def _said(self, x: Any, scoring: Scoring | None = None) -> Tensor:
         """The model's outputs, or what the method makes of them to predict."""
-        if isinstance(x, Dataset | DataLoader):
-            raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
-        inputs = tensor_of(x, "inputs")
-        if inputs.is_floating_point():
-            inputs = inputs.to(self._dtype)
         learner = self._trainer.learner
-        one = learner.memory.inputs
-        if one is not None and inputs.shape == one.shape[1:]:
-            raise UserError("this is a single input without a batch around it: give x[None].")
-        return told_outputs(learner, inputs, scoring)
-
-    def _events(self, arriving: "Arriving", random: State) -> Generator[Event, None, None]:
-        """One task from beginning to end, or not at all, with the random streams as they were
-        before the data was read."""
-        self._check_idle("learn")
-        trainer, before = self._trainer, {**snapshot(self), "random": random}
-        ledger, mode, done = trainer.learner.ledger, modes(self.model), False
-        self._busy = True
-        try:
-            with self._random.used():
-                self._open(arriving)
-            if not self.model.training:
-                self.model.train()
-            for event in self._random.around(trainer.run()):
-                if isinstance(event, RunFinished):
-                    break
-                if isinstance(event, TaskFinished):
-                    self._close(ledger)
-                    done, self._busy = True, False
-                    restore_modes(mode)
-                yield event
-        except Diverged as error:
-            raise UserError(
-                f"{error.event}: try a smaller lr; the learner is as it was before this task."
-            ) from error
-        finally:
-            self._busy = False
-            if not done:
-                back_to(self, before)
-                restore_modes(mode)
-
-    def _open(self, arriving: "Arriving") -> None:
-        """Check what has arrived and put it at the end of the stream."""
-        found, ids, test, trusted = arriving
-        trainer, learner = self._trainer, self._trainer.learner
-        names = ids_of(ids, len(found.labels), self._next_id)
-        if ids is not None:
-            check_names(names, found, trainer.tasks)
-        gone = torch.tensor([i for record in self._removed for i in record["ids"]])
-        kept = torch.nonzero(~torch.isin(names, gone)).flatten()
-        if not len(kept):
-            raise UserError("every example of the dataset was forgotten before: nothing is left.")
-        found, names = Arrivals(found.inputs[kept], found.labels[kept]), names[kept]
-        check_arrivals(learner, found, trainer.tasks, self._learned)
-        if self._head is not None and found.are_classes and int(found.labels.max()) >= 0:
-            size = max(self._head.out_features, int(found.labels.max()) + 1)
-            resize_head(self._head, size, learner.optimizer, learner.streams["head"])
-        check_fit(learner, found, self._recipe, self._parts.loss_fn is not None)
-        if test is not None:
-            self._parts.check_scored(test.labels, found.labels)
-            told_outputs(learner, test.inputs[:2])
-        learner.plan = plan_for(learner.plan, found.classes, trainer.tasks)
-        self._next_id = max(self._next_id, int(names.max()) + 1)
-        task = task_of(len(trainer.tasks), found, names, test)
-        if trusted is not None:
-            check_trusted(trusted, {*self.classes, *found.classes})
-            check_arrivals(learner, trusted, [*trainer.tasks, task], self._learned)
-            own = self._next_id + torch.arange(len(trusted.labels))
-            task = replace(task, trusted=Examples.of(trusted.inputs, trusted.labels, own))
-            self._next_id = int(own[-1]) + 1
-        if self._recipe.selection is None:  # no memory to pin them in
-            task = task.with_trusted_in_train()
-        trainer.tasks.append(task)
-        self._learned.append({"began": now(), "examples": len(names), "inputs": kind(found.inputs)})
-
-    def _close(self, ledger: Ledger) -> None:
-        """Keep of the task what the learner needs to know: not its inputs."""
-        self._history.merge(ledger)
-        self._trainer.tasks[-1] = without_inputs(self._trainer.tasks[-1])
-        self._trainer.learner.current = None
-        self._learned[-1]["ended"] = now()
+        held = learner.memory.inputs if self.settings.keep == "inputs" else None
+        inputs = inputs_alone(x, held, self._dtype)
+        return outputs_or_user_error(learner, inputs, scoring, self._parts.encoder)
 
     def _check_idle(self, what: str) -> None:
         if self._busy:
@@ -393,8 +393,3 @@ class ContinualLearner:
     def _dtype(self) -> torch.dtype:
         every = list(self.model.parameters())
         return next((p.dtype for p in every if p.requires_grad), every[0].dtype)
-
-
-def now() -> str:
-    """The time, to the second, in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,24 +1,38 @@
 """What a learner is told: its settings, and the parts that are code."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from metasp.engine.change import MakeDetector
+from metasp.engine.observing import WINDOW
 from metasp.errors import UserError, unknown
-from metasp.learner.data import kind
-from metasp.methods import METHODS, Method, Recipe, method_named
+from metasp.learner.encoder import FrozenEncoder
+from metasp.methods import BEST, METHODS, RECOMMENDED, Method, Recipe, method_named
 from metasp.methods.joint import Joint
 from metasp.spec import RunSpec, like, setting, validate
+from metasp.trees import Tree, kind
 from metasp.types import LossFn
 
 Metric = Callable[[Tensor, Tensor], float | Tensor]
 """(outputs, targets) to a number, or to one number per example."""
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
+Change = (
+    Callable[[Tensor], Tensor]
+    | Callable[[dict[str, Tensor]], Tree]
+    | Callable[[tuple[Tensor, ...]], Tree]
+)
+"""Raw inputs, a tensor or several as they were given, to network inputs."""
+
+Augment = (
+    Callable[[Tensor, torch.Generator], Tensor]
+    | Callable[[dict[str, Tensor], torch.Generator], Tree]
+    | Callable[[tuple[Tensor, ...], torch.Generator], Tree]
+)
 """Network inputs changed at random; every draw comes from the generator."""
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -41,11 +55,20 @@ class LearnerSettings:
     weight_decay: float | None = like(RunSpec, "weight_decay")
     selection: str | None = like(RunSpec, "selection")
     rehearse_last: int | None = like(RunSpec, "rehearse_last")
+    influence: str = like(RunSpec, "influence")
     seed: int = like(RunSpec, "seed")
     settings: Mapping[str, object] = like(RunSpec, "settings")
+    precision: str = like(RunSpec, "precision")
+    compile: bool = like(RunSpec, "compile")
     head: str | None = setting(None, "The linear layer that grows when new classes appear.")
     scheduler_step: str = setting(
         "epoch", "When the scheduler moves, in each task anew.", choices=("epoch", "step")
+    )
+    window: int = setting(
+        WINDOW, "Newest examples that stand for what is new in a stream without tasks.", min=2
+    )
+    keep: str = setting(
+        "inputs", "What the memory holds, with an encoder.", choices=("inputs", "features")
     )
 
     def __post_init__(self) -> None:
@@ -57,6 +80,11 @@ class LearnerSettings:
         for key in values:
             if key in known:
                 continue
+            if key in ("lr_drop_at", "lr_drop"):
+                raise UserError(
+                    f"{key} is a setting of runs, and the rate of a learner follows its scheduler: "
+                    "pass scheduler=lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [5]) instead."
+                )
             if any(key in names_of(recipe.kind.Settings) for recipe in METHODS.values()):
                 raise UserError(
                     f"{key} is a setting of the method: give settings={{{key!r}: {values[key]!r}}}."
@@ -75,10 +103,12 @@ class Parts:
 
     loss_fn: LossFn | None = None
     metric: Metric | None = None
-    transform: Callable[[Tensor], Tensor] | None = None
+    transform: Change | None = None
     augment: Augment | None = None
     optimizer: MakeOptimizer | None = None
     scheduler: MakeScheduler | None = None
+    encoder: FrozenEncoder | None = None
+    detector: MakeDetector | None = None
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -110,9 +140,15 @@ def names_of(settings: type[Any]) -> list[str]:
     return [entry.name for entry in fields(settings)]
 
 
-def chosen(wanted: "str | type[Method] | Method") -> tuple[str, Recipe]:
+def chosen(
+    wanted: "str | type[Method] | Method", values: Mapping[str, Any]
+) -> tuple[str, Recipe, LearnerSettings]:
     """A method's name and recipe, from its name, its class, or an object (taken as its class
-    and settings)."""
+    and settings), and the settings of the learner."""
+    settings = LearnerSettings.of(values)
+    if wanted == BEST:
+        wanted = RECOMMENDED.method
+        settings = replace(settings, selection=settings.selection or RECOMMENDED.selection)
     if isinstance(wanted, str):
         name, recipe = wanted, method_named(wanted)
     elif isinstance(wanted, Method):
@@ -130,4 +166,4 @@ def chosen(wanted: "str | type[Method] | Method") -> tuple[str, Recipe]:
             "joint trains again on all past data, which a learner does not keep: learn all of it "
             "as one dataset, or use another method."
         )
-    return name, recipe
+    return name, recipe, settings

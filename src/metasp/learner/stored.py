@@ -13,11 +13,16 @@ from metasp.errors import UserError
 from metasp.influence import Ledger
 from metasp.learner import files
 from metasp.learner.head import resize_head
+from metasp.learner.judging import Audit
+from metasp.learner.records import Records
 from metasp.learner.view import nothing_like
-from metasp.types import Examples, Task
+from metasp.types import Examples, State, Task
 
 if TYPE_CHECKING:
     from metasp.learner.learner import ContinualLearner
+
+
+PARTS = ("random", "history", "tasks", "unsaved", "audit", "records", "encoder")
 
 
 def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -26,8 +31,11 @@ def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, A
     tensors, position = trainer.state()
     tensors |= {f"random/{name}": t for name, t in learner._random.state().items()}
     tensors |= {f"unsaved/{name}": t for name, t in unsaved_buffers(learner.model).items()}
+    tensors |= {f"audit/{name}": t for name, t in learner._audit.state().items()}
     for name, values in learner._history.state().items():
         tensors[f"history/{name}"] = torch.from_numpy(values)
+    tensors |= {f"records/{name}": t for name, t in learner._records.state().items()}
+    tensors |= {f"encoder/{name}": t for name, t in encoder_state(learner).items()}
     for task in trainer.tasks:
         tensors[f"tasks/{task.index}/ids"] = task.train.ids
         labels = task.train.labels
@@ -45,8 +53,19 @@ def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, A
         "learned": learner._learned,
         "removed": learner._removed,
         "next_id": learner._next_id,
+        "class_names": learner._names,
     }
+    if learner._parts.encoder is not None:
+        about["encoder"] = learner._parts.encoder.weights
     return tensors, about
+
+
+def encoder_state(learner: "ContinualLearner") -> State:
+    """The features of raw inputs in memory, so that a loaded learner has them to the bit."""
+    encoder, memory = learner._parts.encoder, learner._trainer.learner.memory
+    if encoder is None or learner.settings.keep == "features" or not len(memory):
+        return {}
+    return encoder.state(memory.read(memory.occupied).inputs)
 
 
 def from_file(
@@ -78,7 +97,15 @@ def from_file(
             streams = trainer.learner.streams
             resize_head(learner._head, saved, trainer.learner.optimizer, streams["head"])
     files.check_model(path, about["model"], model)
-    part = {name: part_of(tensors, name) for name in ("random", "history", "tasks", "unsaved")}
+    part = {name: part_of(tensors, name) for name in PARTS}
+    encoder = learner._parts.encoder
+    if encoder is not None:
+        if encoder.weights != about.get("encoder"):
+            raise UserError(
+                f"{path} was saved with an encoder of other weights: pass the encoder that it was "
+                "saved with."
+            )
+        encoder.restore(part["encoder"])
     trainer.tasks = [
         stored_task(index, tuple(classes), part["tasks"])
         for index, classes in enumerate(about["classes"])
@@ -91,6 +118,9 @@ def from_file(
     learner._history = Ledger.from_state(part["history"], learner._history.extra)
     learner._learned, learner._removed = about["learned"], about["removed"]
     learner._next_id = about["next_id"]
+    learner._audit = Audit.from_state(part["audit"])
+    learner._names = about.get("class_names", [])
+    learner._records = Records.from_state(part["records"])
     return learner
 
 
@@ -117,9 +147,9 @@ def put_buffers(model: nn.Module, kept: dict[str, Tensor]) -> None:
 
 
 def own_settings(learner: "ContinualLearner") -> dict[str, Any]:
-    """The method's own settings, also those that came with an object."""
+    """The settings that were given, and the method's own, also those that came with an object."""
     settings = learner._trainer.method.settings
-    values = {} if settings is None else asdict(settings)
+    values = {**learner.settings.settings, **({} if settings is None else asdict(settings))}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -151,6 +181,7 @@ def snapshot(learner: "ContinualLearner") -> dict[str, Any]:
         "random": learner._random.state(),
         "next_id": learner._next_id,
         "learned": list(learner._learned),
+        "names": list(learner._names),
     }
 
 
@@ -165,6 +196,7 @@ def back_to(learner: "ContinualLearner", before: Mapping[str, Any]) -> None:
     inner.current = None
     learner._random.restore(before["random"])
     learner._next_id, learner._learned = before["next_id"], list(before["learned"])
+    learner._names = list(before["names"])
 
 
 def modes(model: nn.Module) -> dict[nn.Module, bool]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from metasp import trees
 from metasp.influence import Ledger
 from metasp.memory import Memory
+from metasp.trees import Tree
 from metasp.types import Examples, Task
 
 MEANS = ("stability", "plasticity", "fused")
 
 
 class InfluenceRow(TypedDict):
-    """A row of `ContinualLearner.influence()`."""
+    """A row of `ContinualLearner.influence()`; `name` where labels are text."""
 
     id: int
     label: int | float | list[float] | None
+    name: NotRequired[str | None]
     task: int
     stability: float | None
     plasticity: float | None
@@ -30,24 +33,29 @@ class InfluenceRow(TypedDict):
     in_memory: bool
 
 
-class MemoryView(Dataset[tuple[Tensor, Tensor]]):
+class MemoryView(Dataset[tuple[Tree, Tensor]]):
     """What the memory holds, in the order of its slots: `view[i]` is a copy of a raw input and its
     label, `table()` says of each what it is, since when it is there, and why."""
 
     def __init__(
-        self, memory: Memory, history: Ledger, learned: Sequence[Mapping[str, Any]]
+        self,
+        memory: Memory,
+        history: Ledger,
+        learned: Sequence[Mapping[str, Any]],
+        names: Sequence[str] = (),
     ) -> None:
         self._memory, self._history, self._learned = memory, history, learned
+        self._names = names
 
     def __len__(self) -> int:
         return len(self._memory)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, index: int) -> tuple[Tree, Tensor]:
         slots = self._memory.occupied
         if not -len(slots) <= index < len(slots):
             raise IndexError(f"the memory holds {len(slots)} examples, there is no {index}")
         held = self._memory.read(slots[[index]])
-        return held.inputs[0].clone(), held.labels[0].clone()
+        return trees.each(lambda t: t[0].clone(), held.inputs), held.labels[0].clone()
 
     def __repr__(self) -> str:
         return f"<memory of {self.capacity}: {len(self)} examples>"
@@ -62,9 +70,10 @@ class MemoryView(Dataset[tuple[Tensor, Tensor]]):
         return self._memory.ids[self._memory.occupied].clone()
 
     def table(self) -> pa.Table:
-        """One row per example: slot, id, label, the task and time since when it is stored, the
-        influence by which it was last judged (mean fused value of the latest task it was measured
-        in), and its means over all tasks with their count. Negative influence is helpful."""
+        """One row per example: slot, id, label (and its name, where labels are text), the task and
+        time since when it is stored, the influence by which it was last judged (mean fused value of
+        the latest task it was measured in), and its means over all tasks with their count. Negative
+        influence is helpful."""
         held = self._memory.table()
         ids = held["id"]
         since = [self._learned[int(task)].get("ended") for task in held["task"]]
@@ -73,6 +82,7 @@ class MemoryView(Dataset[tuple[Tensor, Tensor]]):
             "slot": held["slot"],
             "id": pa.array(ids, pa.int64()),
             "label": held["label"],
+            **named(held["label"], self._names),
             "task": pa.array(held["task"], pa.int64()),
             "since": pa.array(since, pa.string()),
             "influence": numbers(np.asarray(held["influence"], np.float64)),
@@ -83,29 +93,41 @@ class MemoryView(Dataset[tuple[Tensor, Tensor]]):
         return pa.table(columns)
 
 
-def influence_table(memory: Memory, history: Ledger, tasks: Iterable[Task]) -> pa.Table:
+def influence_table(
+    memory: Memory, history: Ledger, tasks: Iterable[Task], names: Sequence[str] = ()
+) -> pa.Table:
     """One row for each example that was measured or is in memory, by id."""
     held = set(memory.ids[memory.occupied].tolist())
     known = history.arrays()
     ids = sorted({*known["id"].tolist(), *held})
     labels, since = dict[int, Any](), dict[int, int]()
     for task in tasks:
-        names = task.train.ids.tolist()
-        since.update(dict.fromkeys(names, task.index))
+        own = task.train.ids.tolist()
+        since.update(dict.fromkeys(own, task.index))
         if task.classes:  # of other labels the memory alone is kept
-            labels.update(zip(names, task.train.labels.tolist()))
+            labels.update(zip(own, task.train.labels.tolist()))
     stored = memory.table()
+    since = {**dict(zip(map(int, stored["id"]), map(int, stored["task"]))), **since}
     labels.update(zip(map(int, stored["id"]), stored["label"]))
     means, counts = history.means(ids), dict(zip(known["id"].tolist(), known["count"].tolist()))
     columns: dict[str, Any] = {
         "id": pa.array(ids, pa.int64()),
         "label": pa.array([labels.get(i) for i in ids]),
+        **named([labels.get(i) for i in ids], names),
         "task": pa.array([since[i] for i in ids], pa.int64()),
     }
     columns |= {name: numbers(means[:, i]) for i, name in enumerate(MEANS)}
     columns["count"] = pa.array([counts.get(i, 0) for i in ids], pa.int64())
     columns["in_memory"] = pa.array([i in held for i in ids], pa.bool_())
     return pa.table(columns)
+
+
+def named(labels: Iterable[Any], names: Sequence[str]) -> dict[str, Any]:
+    """A further column for the names of classes, where they have any."""
+    if not names:
+        return {}
+    found = [None if label is None else names[int(label)] for label in labels]
+    return {"name": pa.array(found, pa.string())}
 
 
 def numbers(values: Any) -> pa.DoubleArray:

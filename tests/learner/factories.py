@@ -54,3 +54,12 @@ def quick(model=None, method="metasp-rehsel", **changes) -> ContinualLearner:
     """A learner that takes a second."""
     settings = {"memory": 20, "epochs": 2, "settings": SHORT.get(method, {}), **changes}
     return ContinualLearner(net() if model is None else model, method, **settings)
+
+
+def stream_of(count: int, start: int = 0, size: int = 12):
+    """Batches of the digits from number `start` on; their classes come one after the other."""
+    for number in range(start, count):
+        rows = torch.nonzero(2 + 8 * number // count > Y).flatten()
+        dice = torch.Generator().manual_seed(number)
+        chosen = rows[torch.randperm(len(rows), generator=dice)[:size]]
+        yield X[chosen], Y[chosen]

@@ -1,0 +1,130 @@
+"""Examples judged before they are learned, and the log of what was thought and done of each."""
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+from metasp import ContinualLearner, sp_influence
+from metasp.errors import UserError
+from metasp.learner import judging
+from tests.learner.test_trusted import CENTRES, examples, net, pinned
+
+
+def swapped(classes, each, seed, part):
+    """Examples of which a part, of each class, has the label of the next class in `classes`."""
+    x, y = examples(classes, each, seed)
+    given = y.clone()
+    for place, label in enumerate(classes):
+        rows = torch.nonzero(y == label).flatten()[: round(part * each)]
+        given[rows] = classes[(place + 1) % len(classes)]
+    return x, given, given != y
+
+
+def learned(**settings):
+    values = {"memory": 24, "epochs": 4, "lr": 0.05, "seed": 3, **settings}
+    learner = ContinualLearner(net(), "metasp-robust", **values)
+    learner.learn(examples([0, 1], 40, 1), trusted=examples([0, 1], 4, 9), progress=False)
+    return learner.learn(examples([2, 3], 40, 2), progress=False)
+
+
+def test_wrong_labels_are_likely_wrong_and_examples_look_like_what_they_are():
+    learner = learned()
+    x, given, wrong = swapped([0, 1, 2, 3], 50, 7, 0.3)
+    table = learner.judge((x, given))
+    chances = torch.tensor(table["wrong"].to_pylist())
+    assert float(chances[wrong].mean()) > 0.8
+    assert float(chances[~wrong].mean()) < 0.1
+    true = torch.cdist(x, CENTRES).argmin(1)
+    assert float((torch.tensor(table["looks_like"].to_pylist()) == true).double().mean()) > 0.9
+    assert table["id"].null_count == 200
+
+
+def test_stability_and_plasticity_are_influences_through_the_head():
+    """Against the influence core, in the scope of the head, with a step so short that the goal's
+    gradient is the same behind it."""
+    learner = learned()
+    x, y = examples([0, 1, 2, 3], 3, 8)
+    memory = learner._trainer.learner.memory
+    held = memory.occupied
+    labels = memory.labels[held]
+    stands = memory.pinned[held] | ~torch.isin(labels, labels[memory.pinned[held]])
+    goals = [held[stands & (memory.tasks[held] == task)] for task in (0, 1)]
+    old, new = ((memory.inputs[slots], memory.labels[slots]) for slots in goals)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    model = learner.model.eval()
+    true = sp_influence(model, loss, batch=(x, y), old=old, new=new, lr=1e-4, scope="2.")
+    table = learner.judge((x, y))
+    for name in ("stability", "plasticity"):
+        ours = torch.tensor(table[name].to_pylist(), dtype=torch.float32)
+        per_step = getattr(true, name) / 1e-4
+        assert ours.tolist() == pytest.approx(per_step.tolist(), rel=2e-2, abs=1e-4)
+
+
+def test_judging_changes_nothing_but_the_log_and_survives_a_file(tmp_path):
+    one, other = learned(), learned()
+    arrivals = examples([0, 1], 20, 5)
+    one.judge(arrivals, ids=list(range(500, 540)))
+    one.save(tmp_path / "one")
+    back = ContinualLearner.load(tmp_path / "one", net())
+    assert back.audit().equals(one.audit())
+    assert back.judge(arrivals).equals(one.judge(arrivals))
+    for learner in (back, other):
+        learner.learn(examples([1, 2], 20, 6), ids=list(range(900, 940)), progress=False)
+    for ours, theirs in zip(back.model.parameters(), other.model.parameters()):
+        assert torch.equal(ours, theirs)
+    assert pinned(back) == pinned(other)
+
+
+def test_the_log_says_what_became_of_each_example(tmp_path):
+    x, given, wrong = swapped([0, 1], 40, 1, 0.3)
+    learner = ContinualLearner(net(), "metasp-robust", memory=24, epochs=6, lr=0.05, seed=3)
+    learner.learn((x, given), trusted=examples([0, 1], 4, 9), progress=False)
+    rows = {row["id"]: row for row in learner.audit().to_pylist()}
+    assert sorted(rows) == list(range(80))
+    held = set(learner.memory.ids.tolist())
+    assert {i for i, row in rows.items() if row["what"] == "kept"} == held & set(range(80))
+    dropped = [i for i, row in rows.items() if row["what"] in ("dropped", "weighted down")]
+    assert sum(bool(wrong[i]) for i in dropped) / len(dropped) > 0.8
+    assert not {i for i in held if i < 80 and wrong[i]}
+    learner.forget([0, 1])
+    learner.judge((x[:3], given[:3]), ids=[7, 8, 9])
+    table = learner.audit()
+    assert table["what"].to_pylist()[-3:] == ["judged"] * 3
+    assert not {0, 1} & set(table["id"].to_pylist())
+    pq.write_table(table, tmp_path / "audit.parquet")
+    assert pq.read_table(tmp_path / "audit.parquet").equals(table)
+
+
+def test_the_log_is_bounded(monkeypatch):
+    monkeypatch.setattr(judging, "MOST_ROWS", 50)
+    learner = learned()
+    for start in range(3):
+        learner.judge(examples([0, 1], 15, start), ids=list(range(30 * start, 30 * start + 30)))
+    assert learner.audit()["id"].to_pylist() == list(range(40, 90))
+
+
+def test_names_of_classes_come_back_and_classes_without_anyone_are_not_judged():
+    learner = ContinualLearner(net(), "metasp-robust", memory=24, epochs=2, lr=0.05)
+    x, y = examples([0, 1], 20, 1)
+    words = ["ant", "bee"]
+    learner.learn((x, [words[label] for label in y.tolist()]), progress=False)
+    table = learner.judge((x, [words[label] for label in y.tolist()]))
+    assert set(table["looks_like"].to_pylist()) <= set(words)
+    assert table["label"].to_pylist()[0] == "ant"
+    numbers = learned()
+    learner = ContinualLearner(net(), "er", memory=24, epochs=1, lr=0.05)
+    learner.learn(examples([0, 1], 20, 1), progress=False)
+    unknown = learner.judge(examples([0, 3], 5, 2))
+    assert unknown["wrong"].to_pylist()[5:] == [None] * 5
+    assert numbers.tasks == 2
+
+
+def test_what_cannot_be_judged_is_one_sentence():
+    fresh = ContinualLearner(net(), "metasp-robust", memory=24)
+    with pytest.raises(UserError, match="no class has been learned yet"):
+        fresh.judge(examples([0, 1], 5, 1))
+    bare = ContinualLearner(net(), "finetune", epochs=1, lr=0.05)
+    bare.learn(examples([0, 1], 20, 1), progress=False)
+    with pytest.raises(UserError, match="the memory is empty"):
+        bare.judge(examples([0, 1], 5, 1))
