@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from metasp.cli import main
-from tests.benchmarks.making import (
+from tests.benchmarks.factories import (
     class_folder_set,
     noise_picture,
     png,
@@ -258,7 +258,7 @@ def odd_header(description: str) -> Make:
 
 HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
 ROWS = np.random.default_rng(0).random((12, 5))
-TWO = np.array([0, 1] * 6)
+TWELVE = np.array([0, 1] * 6)
 
 CASES: dict[str, tuple[Make, str]] = {
     "cut parquet": (cut_parquet, "not a sound Parquet file"),
@@ -303,31 +303,31 @@ CASES: dict[str, tuple[Make, str]] = {
     "npz of words": (odd_header("{'descr': '<f8"), "damaged"),
     "label of no text": (
         arrays(inputs=ROWS, labels=np.array(["a", "\udc80"] * 6)),
-        "no plain text",
+        "control characters",
     ),
     "name of no text": (
-        arrays(inputs=ROWS, labels=TWO, class_names=np.array(["a", "b\x1b[2J"])),
-        "no plain text",
+        arrays(inputs=ROWS, labels=TWELVE, class_names=np.array(["a", "b\x1b[2J"])),
+        "control characters",
     ),
-    "home of nobody": (lambda at: ["folder:~nosuchuser/x"], "write it out"),
-    "file of nobody": (lambda at: ["arrays:~nosuchuser/x.npz"], "write it out"),
+    "home of nobody": (lambda at: ["folder:~nosuchuser/x"], "write the whole path"),
+    "file of nobody": (lambda at: ["arrays:~nosuchuser/x.npz"], "write the whole path"),
     "npz without labels": (arrays(inputs=ROWS), "it needs `inputs` and `labels`"),
-    "too few labels": (arrays(inputs=ROWS, labels=TWO[:5]), "give one per input"),
-    "labels with fractions": (arrays(inputs=ROWS, labels=TWO + 0.5), "whole numbers"),
-    "too large": (arrays(inputs=ROWS * 1e300, labels=TWO), "too large for single precision"),
+    "too few labels": (arrays(inputs=ROWS, labels=TWELVE[:5]), "give one per input"),
+    "labels with fractions": (arrays(inputs=ROWS, labels=TWELVE + 0.5), "whole numbers"),
+    "too large": (arrays(inputs=ROWS * 1e300, labels=TWELVE), "too large for single precision"),
     "pictures too large": (
-        arrays(inputs=np.full((12, 8, 8), 1e300), labels=TWO),
+        arrays(inputs=np.full((12, 8, 8), 1e300), labels=TWELVE),
         "row 0 of the inputs holds a number too large",
     ),
     "array split by fractions": (
-        arrays_by(when=TWO + 0.5, inputs=ROWS, labels=TWO),
+        arrays_by(when=TWELVE + 0.5, inputs=ROWS, labels=TWELVE),
         "domains must be whole numbers or all text, not float",
     ),
-    "nan": (arrays(inputs=np.where(ROWS > 0.99, np.nan, ROWS) * np.nan, labels=TWO), "row 0"),
-    "half a test": (arrays(inputs=ROWS, labels=TWO, test_inputs=ROWS), "give both"),
-    "one class in npz": (arrays(inputs=ROWS, labels=TWO * 0), "at least two"),
+    "nan": (arrays(inputs=np.where(ROWS > 0.99, np.nan, ROWS) * np.nan, labels=TWELVE), "row 0"),
+    "half a test": (arrays(inputs=ROWS, labels=TWELVE, test_inputs=ROWS), "give both"),
+    "one class in npz": (arrays(inputs=ROWS, labels=TWELVE * 0), "at least two"),
     "five channels": (
-        arrays(inputs=np.zeros((12, 5, 8, 8)), labels=TWO),
+        arrays(inputs=np.zeros((12, 5, 8, 8)), labels=TWELVE),
         "1 or 3 channels",
     ),
     "unknown kind": (lambda at: ["floder:x"], "unknown benchmark 'floder:x'"),

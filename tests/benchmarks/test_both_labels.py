@@ -17,7 +17,7 @@ from metasp.errors import UserError
 from metasp.experiment import prepare
 from metasp.methods import METHODS
 from metasp.spec import RunSpec
-from tests.benchmarks.making import noise_picture, png, write_parquet
+from tests.benchmarks.factories import noise_picture, png, write_parquet
 from tests.helpers import finish
 from tests.same_bits import stored_in
 
@@ -202,10 +202,10 @@ def test_labels_from_a_file(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([(99, 1)], "id 99 of .* is none of the 40 train examples"),
+        ([(99, 1)], "id 99 of .* is not one of the 40 train examples"),
         ([(1, 1), (1, 2)], "id 1 is in .* with two labels"),
-        ([(1, 4)], "has label '4', which is no class"),
-        ([(1, "cat")], "has label 'cat', which is no class"),
+        ([(1, 4)], "has label '4', which is not a class"),
+        ([(1, "cat")], "has label 'cat', which is not a class"),
         ([("x", 1)], "has the id 'x': ids are whole numbers"),
         ([(row, 0) for row in range(40)], "class 'bee' of two has no train example"),
         ([(1, "1,2")], "row 1 of .* has 3 values and there are 2 columns"),

@@ -15,7 +15,7 @@ from metasp.benchmarks.own import folder_source
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError
 from metasp.spec import RunSpec
-from tests.benchmarks.making import noise_picture, png, table_set, write_parquet
+from tests.benchmarks.factories import noise_picture, png, table_set, write_parquet
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ def test_junk_works_to_the_last_example(counts: tuple[int, ...]) -> None:
         ({"label_noise": 0.4, "label_noise_kind": "one-sided", "tasks": 10}, "task 1 has one cl"),
         ({"label_noise": 0.4, "label_noise_kind": "pairs", "tasks": 10}, "task 1 has one class"),
         ({"label_noise": 0.001, "label_noise_kind": "pairs", "tasks": 10}, "task 1 has one class"),
-        ({"imbalance": 0.4, "tasks": 10}, "task 1 has one class.*no --imbalance"),
+        ({"imbalance": 0.4, "tasks": 10}, "task 1 has one class.*leave out --imbalance"),
         ({"imbalance": 0.0}, "imbalance must be greater than 0"),
         ({"imbalance": 1.5}, "imbalance must be between 0 and 1"),
         ({"label_noise_kind": "one-side"}, "did you mean 'one-sided'"),

@@ -14,7 +14,7 @@ from metasp.experiment import prepare
 from metasp.memory import Memory, Offer, selection
 from metasp.spec import RunSpec
 from metasp.types import Batch
-from tests.benchmarks.making import noise_picture, png, write_parquet
+from tests.benchmarks.factories import noise_picture, png, write_parquet
 
 
 def test_rotated_digits() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.making import table_set
+from tests.benchmarks.factories import table_set
 from tests.benchmarks.small_hub import serving
 
 

@@ -19,7 +19,7 @@ from metasp.engine import build_trainer
 from metasp.errors import UserError
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
-from tests.benchmarks.making import class_folder_set, noise_picture, png, write_parquet
+from tests.benchmarks.factories import class_folder_set, noise_picture, png, write_parquet
 
 ROWS = np.random.default_rng(7).normal(3, 2, (60, 5))
 SIX = np.arange(60) % 6
@@ -130,7 +130,7 @@ def test_a_table_reaches_the_network_with_mean_0_and_deviation_1(offset, scale, 
     experiment = prepare(RunSpec(benchmark=where, tasks=1, backbone="mlp", method="er"), tmp_path)
     trainer = build_trainer(experiment.spec, experiment.benchmark)
     train = trainer.tasks[0].train
-    seen = trainer.learner.plain(train.take(torch.arange(len(train)))).inputs.numpy()
+    seen = trainer.learner.unaugmented(train.take(torch.arange(len(train)))).inputs.numpy()
     np.testing.assert_allclose(seen.mean(0), 0.0, atol=0.05)  # float32 has no more of it
     np.testing.assert_allclose(seen.std(0)[:-1], 1.0, atol=0.05)
     assert (seen[:, -1] == 0).all()

@@ -9,7 +9,7 @@ from metasp.errors import UserError
 from metasp.store.checkpoints import load_checkpoint, load_latest, numbers_in
 from metasp.store.forget import LAST, forgotten, pending, records
 from tests.helpers import finish
-from tests.methods.worlds import TELLING
+from tests.methods.factories import TELLING
 
 
 def held_by(array: np.ndarray, rows: np.ndarray) -> list[bytes]:
@@ -18,12 +18,14 @@ def held_by(array: np.ndarray, rows: np.ndarray) -> list[bytes]:
     return [row for row in found if len(row) >= 16 and len(set(row)) > 4]
 
 
-@pytest.mark.parametrize("method", ["er", "gmed", "hal", "metasp-rehsel"])
+@pytest.mark.parametrize(
+    "method", ["er", "gmed", "hal", "metasp-rehsel", "er-ace", "derpp", "cls-er", "icarl"]
+)
 def test_no_byte_of_a_forgotten_example_stays(tiny, method):
     """Looked for in every file: of both checkpoints, of a copy that a killed write left, and of
     tensors whose JSON was never written."""
-    settings = TELLING.get(method, {})
-    run = tiny(method=method, settings=settings, epochs=2, limit_per_class=12, memory=20)
+    settings, keeps = TELLING.get(method, {}), {"selection": "herding"} if method == "derpp" else {}
+    run = tiny(method=method, settings=settings, epochs=2, limit_per_class=12, memory=20, **keeps)
     directory = finish(run)
     folder = directory.path / "checkpoint"
     latest = max(folder.glob("*.safetensors")).read_bytes()
@@ -65,7 +67,7 @@ def test_no_byte_of_a_forgotten_example_stays(tiny, method):
 def test_the_first_and_the_last_id_can_be_forgotten_and_no_other(tiny):
     run = finish(tiny(method="er", limit_per_class=4, memory=10))
     for wrong in (-1, LAST + 1):
-        with pytest.raises(UserError, match=f"ids are whole numbers from 0 to {LAST}"):
+        with pytest.raises(UserError, match=f"ids must be whole numbers from 0 to {LAST}"):
             run.forget([3, wrong])
     assert records(run.path) == []
     assert run.forget([LAST, 0, 0], "asked") == [0, LAST]

@@ -13,7 +13,7 @@ from metasp.experiment import Interrupted
 from metasp.store import RunDir
 from metasp.store.parcel import pack, unpack
 from tests.helpers import assert_same_run, finish
-from tests.reports.explored import make_run
+from tests.reports.page_factories import make_run
 
 DEEP = "[" * 200_000
 
@@ -97,7 +97,9 @@ NO_RECORDS = [
 def test_a_record_of_forgetting_that_is_none_is_one_sentence_with_the_remedy(tmp_path, text):
     run = make_run(tmp_path)
     (run.path / "forgotten.json").write_text(text)
-    with pytest.raises(UserError, match=r"delete it and say again with `metasp memory") as caught:
+    with pytest.raises(
+        UserError, match=r"forget the same examples again with `metasp memory"
+    ) as caught:
         run.forgotten()
     assert "\n" not in str(caught.value)
     (run.path / "forgotten.json").unlink()  # the remedy

@@ -11,6 +11,7 @@ from metasp.errors import UserError
 from metasp.events import RunFinished, TaskFinished
 from metasp.experiment import Interrupted
 from metasp.metrics import SCENARIOS
+from metasp.reports.records import gather
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.checkpoints import load_latest
@@ -38,7 +39,7 @@ def test_what_a_run_leaves(tiny):
     result = run.result()
     for scenario in ("class_il", "task_il"):
         assert set(result[scenario]) == {"matrix", "before", "A_1", "A_inf", "A_m", "BWT", "S", "P"}
-    assert result["seconds"]["steps"] == {"plain": 3, "influence": 4 * 3}
+    assert result["seconds"]["steps"] == {"finetune": 3, "influence": 4 * 3}
 
 
 def test_a_finished_run_is_not_run_again(tiny):
@@ -116,6 +117,38 @@ def test_a_changed_spec_is_refused(tiny):
     assert done.returncode == 2
     assert "was changed after the run started" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_renamed_run_resumes_and_reports_under_its_new_name(tiny):
+    whole = finish(tiny("whole"))
+    run = interrupted(tiny("cut"), 3)
+    renamed = run.path.rename(run.path.with_name("my favourite"))
+    done = metasp("resume", renamed)
+    assert done.returncode == 0, done.stderr
+    assert_same_run(whole, RunDir(renamed))
+    assert [path.name for path in renamed.parent.iterdir()] == ["my favourite"]
+    (record,) = gather([renamed.parent]).records
+    assert record.path == renamed
+
+
+def test_a_renamed_run_with_a_changed_spec_is_refused(tiny):
+    run = interrupted(tiny(), 3)
+    renamed = run.path.rename(run.path.with_name("mine"))
+    path = renamed / "spec.toml"
+    path.write_text(path.read_text().replace("epochs = 1", "epochs = 2"))
+    assert "was changed after the run started" in metasp("resume", renamed).stderr
+
+
+def test_a_renamed_run_of_an_older_version_asks_for_its_name(tiny):
+    """Its spec.toml notes no digest, so only the name could tell a change."""
+    run = interrupted(tiny(), 3)
+    digest = run.spec().digest
+    path = run.path / "spec.toml"
+    path.write_text(path.read_text().split("\n", 1)[1])
+    assert run.spec().digest == digest
+    renamed = RunDir(run.path.rename(run.path.with_name("mine")))
+    with pytest.raises(UserError, match=f"end in -{digest} again"):
+        renamed.spec()
 
 
 def test_two_processes_never_write_one_run(tiny):
@@ -209,7 +242,7 @@ def test_a_result_that_lacks_something_is_one_sentence(tiny, lost):
     where = result if len(lost) == 1 else result[lost[0]]
     del where[lost[-1]]
     (run.path / "result.json").write_text(json.dumps(result))
-    with pytest.raises(UserError, match=f"lacks or garbles {lost[0]}"):
+    with pytest.raises(UserError, match=f"{lost[0]} is missing or malformed"):
         run.outcome()
 
 

@@ -5,6 +5,7 @@ import datetime
 import pytest
 
 from metasp.errors import UserError
+from metasp.methods import RECOMMENDED
 from metasp.spec import RunSpec
 from metasp.sweeps.grid import expand, parse, presets, read_sweep
 from metasp.sweeps.jobs import jobs_of
@@ -110,7 +111,7 @@ def test_an_override_beats_the_grid_for_its_method_only():
         ),
         (
             {"pseudo_steps": 2, "settings": {"pseudo_steps": 3}, "grid": {"method": ["metasp"]}},
-            "pseudo_steps stands twice",
+            "pseudo_steps appears twice",
         ),
         ({"gamma": 0.3, "grid": {"method": ["metasp", "metasp-only-s"]}}, "makes metasp-only-s"),
         ({"grid": {"method": ["metasp-only-p"], "gamma": [0.3]}}, "makes metasp-only-p"),
@@ -180,3 +181,40 @@ def test_an_override_wins_however_the_setting_is_written():
     assert [s.settings["pseudo_steps"] for s in expand(parse(sweep, "my.toml"))] == [1, 3]
     sweep["override"] = {"metasp": {"settings": {"pseudo_steps": 5}}}
     assert [s.settings["pseudo_steps"] for s in expand(parse(sweep, "my.toml"))] == [5]
+
+
+def test_influence_is_an_axis_whose_settings_go_to_the_points_that_have_it():
+    found = expand(
+        parse(
+            {
+                "gamma": 0.5,
+                "grid": {
+                    "method": ["er", "derpp"],
+                    "influence": ["none", "metasp"],
+                    "shuffle_influence": [False, True],
+                },
+            },
+            "my.toml",
+        )
+    )
+    assert [(s.method, s.influence, s.settings.get("shuffle_influence")) for s in found] == [
+        (method, *rest)
+        for method in ("er", "derpp")
+        for rest in (("none", None), ("metasp", False), ("metasp", True))
+    ]
+    assert [s.settings.get("gamma") for s in found] == 2 * [None, 0.5, 0.5]
+    with pytest.raises(UserError, match=r"gamma in my.toml is a setting of metasp, "):
+        expand(parse({"gamma": 0.5, "grid": {"method": ["er"]}}, "my.toml"))
+    table = {"method": "derpp", "influence": "robust", "easiest": 5}
+    (spec,) = expand(parse({"grid": {"method": [table]}}, "my.toml"))
+    assert (spec.influence, spec.settings) == ("robust", {"easiest": 5})
+
+
+def test_best_is_the_recommended_method_and_selection():
+    both = ("best", RECOMMENDED.method)
+    tables = {"alpha": 0.3, "grid": {"method": list(both)}, "override": {"best": {"epochs": 3}}}
+    best, named = expand(parse(tables, "my.toml"))
+    assert (best.method, best.selection, best.epochs) == (*RECOMMENDED, 3)
+    assert (named.method, named.selection, named.epochs) == (RECOMMENDED.method, None, 5)
+    (spec,) = expand(parse({"selection": "ring", "grid": {"method": ["best"]}}, "my.toml"))
+    assert (spec.method, spec.selection) == (RECOMMENDED.method, "ring")

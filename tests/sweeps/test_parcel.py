@@ -78,7 +78,7 @@ def test_a_node_with_another_version_does_not_say_done(tmp_path):
     remote = Remote({**order(tmp_path), "name": "as-before"}, {})
     word, parcel = remote.run()
     assert word["state"] == "failed"
-    assert "another version" in word["note"]
+    assert "metasp has changed" in word["note"]
     assert not parcel
 
 

@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from metasp import trees
 from metasp.benchmarks.own import default_tasks, own_place
 from metasp.benchmarks.parquet import check_names, number_domains, number_labels
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
 from metasp.errors import UserError, unknown
+from metasp.trees import Tree
 
 Array = np.ndarray[Any, Any]
 LUMA = (0.299, 0.587, 0.114)
@@ -38,7 +40,9 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
         raise UserError(f"{file} is not a file: give arrays:FILE.npz.")
     request.refuse("arrays", "image_size", "colour", "label_column", "true_label_column")
     arrays = read_npz(path)
-    parts = {key: first_of(arrays, names) for key, names in NAMES.items()}
+    parts: dict[str, Any] = {key: first_of(arrays, names) for key, names in NAMES.items()}
+    for key in ("inputs", "test_inputs"):
+        parts[key] = several(arrays, key, parts[key])
     true = None
     usual = parts["test_labels"]
     if request.label_column is not None:
@@ -66,7 +70,7 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
         domains = [arrays[column], arrays.get(f"test_{column}")]
     names = arrays.get("class_names")
     if names is not None and names.ndim != 1:
-        raise UserError(f"class_names of {path} is no list: store one name for each class.")
+        raise UserError(f"class_names of {path} is not a list: store one name for each class.")
     return array_source(
         path.stem,
         (parts["inputs"], parts["labels"]),
@@ -76,6 +80,15 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
         domains,
         true,
     )
+
+
+def npz_texts(file: str, data: Path | None, size: int) -> list[str] | None:
+    """What the rows of an .npz file are in words, for people to read: its array `text`, where it
+    has one text for each of the `size` inputs."""
+    texts = read_npz(own_place(file, data, Path.is_file)).get("text")
+    if texts is None or texts.dtype.kind != "U" or texts.shape != (size,):
+        return None
+    return [str(text) for text in texts.tolist()]
 
 
 def labels_in(
@@ -129,6 +142,15 @@ def pictures_or_rows(archive: Any, name: str, path: Path) -> Array:
     return array
 
 
+def several(arrays: Mapping[str, Array], key: str, one: Array | None) -> Any:
+    """The arrays `inputs.NAME` by their names, for a model that takes several inputs; or the one
+    array of inputs."""
+    found = {n.removeprefix(f"{key}."): a for n, a in arrays.items() if n.startswith(f"{key}.")}
+    if found and one is not None:
+        raise UserError(f"the file holds both {key} and {key}.{min(found)}: leave one of them out.")
+    return found or one
+
+
 def first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | None:
     return next((arrays[name] for name in names if name in arrays), None)
 
@@ -146,22 +168,24 @@ def array_source(
     Where there are `true_labels` of the train data, those of the test data are true as well."""
     sides = [train] if test is None else [train, test]
     inputs = [as_inputs(x, request) for x, _ in sides]
-    values = [as_list(y, len(x), "labels") for (_, y), x in zip(sides, inputs)]
-    if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+    sizes = [trees.size(x) for x in inputs]
+    values = [as_list(y, size, "labels") for (_, y), size in zip(sides, sizes)]
+    if len({trees.kind(x) for x in inputs}) > 1:
         raise UserError("train and test inputs differ in shape or kind: make them alike.")
     if class_names is not None:
         check_names(class_names)
-    true = [] if true_labels is None else as_list(true_labels, len(inputs[0]), "true labels")
+    true = [] if true_labels is None else as_list(true_labels, sizes[0], "true labels")
     given = [y for side in values for y in side]
     labels, names = number_labels([*given, *true], class_names)
-    digest = hashlib.sha256(repr((labels, names, [len(x) for x in inputs])).encode())
+    digest = hashlib.sha256(repr((labels, names, sizes)).encode())
     for x in inputs:
-        digest.update(x.numpy().tobytes())
+        for place, leaf in sorted(trees.named_leaves(x).items()):
+            digest.update(place.encode() + leaf.numpy().tobytes())  # one array has no place
     for column in domains or ():
         digest.update(repr(None if column is None else column.tolist()).encode())
     every = torch.tensor(labels[: len(given)])
     ids = torch.arange(len(every))
-    size = len(inputs[0])
+    size = sizes[0]
     source = Source(
         name=name,
         inputs=inputs[0],
@@ -177,7 +201,7 @@ def array_source(
         true_labels=torch.tensor(labels[len(given) :]) if true else None,
     )
     if domains is not None:
-        source = with_domains(source, domains, [len(x) for x in inputs])
+        source = with_domains(source, domains, sizes)
     if test is None:
         source = hold_out(source)
     mean, std = constants(check_classes(source).train)
@@ -230,8 +254,17 @@ def as_list(column: Any, size: int, what: str) -> list[Any]:
     return list(values.tolist())
 
 
-def as_inputs(raw: Any, request: Request) -> Tensor:
-    """Pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32."""
+def as_inputs(raw: Any, request: Request) -> Tree:
+    """Pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32; several inputs by name
+    as bytes, whole numbers or float32, of any shape."""
+    if isinstance(raw, Mapping):
+        request.refuse("several inputs", "label_column", "true_label_column")
+        found = {name: as_column(name, column) for name, column in raw.items()}
+        lengths = {name: len(column) for name, column in found.items()}
+        if len({*lengths.values()}) > 1:
+            told = " and ".join(f"{size} of {name}" for name, size in [*lengths.items()][:3])
+            raise UserError(f"the inputs have different lengths, {told}: give one row per example.")
+        return found
     array = raw.numpy() if isinstance(raw, Tensor) else np.asarray(raw)
     if array.dtype.kind not in "buif" or array.ndim not in (2, 3, 4) or 0 in array.shape:
         raise UserError(
@@ -252,12 +285,25 @@ def as_inputs(raw: Any, request: Request) -> Tensor:
     return resized(coloured(pictures, request.colour), request.image_size)
 
 
+def as_column(name: str, array: Array) -> Tensor:
+    """One of several inputs: numbers with the example on the first axis."""
+    if array.dtype.kind not in "buif" or array.ndim == 0 or 0 in array.shape:
+        raise UserError(
+            f"inputs.{name} has shape {array.shape} of kind {array.dtype}: give numbers with a row "
+            "for each example."
+        )
+    if array.dtype.kind == "f":
+        return single(array)
+    kept = array.dtype in (np.uint8, np.bool_)
+    return torch.from_numpy(np.array(array, array.dtype if kept else np.int64))
+
+
 def single(array: Array) -> Tensor:
     """Numbers in single precision, all of them finite."""
     with np.errstate(over="ignore"):
         inputs = torch.from_numpy(array.astype(np.float32, order="C"))
     if not inputs.isfinite().all():
-        row = int(torch.nonzero(~inputs.isfinite().flatten(1).all(1))[0])
+        row = int(torch.nonzero(~inputs.isfinite().reshape(len(inputs), -1).all(1))[0])
         if np.isfinite(array[row]).all():
             raise UserError(
                 f"row {row} of the inputs holds a number too large for single precision: scale it."

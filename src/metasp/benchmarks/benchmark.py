@@ -11,6 +11,7 @@ from metasp.benchmarks.noise import Flipped, with_imbalance, with_label_noise, w
 from metasp.benchmarks.source import Source
 from metasp.benchmarks.transform import Transform
 from metasp.benchmarks.trusted import with_trusted
+from metasp.benchmarks.validation import with_validation
 from metasp.errors import UserError
 from metasp.spec import RunSpec
 from metasp.types import Streams, Task
@@ -94,6 +95,8 @@ def assemble(
     if spec.trusted:
         known = (source.train.ids, true)
         tasks = with_trusted(tasks, spec.trusted, known, streams["trusted-examples"])
+    if spec.validation:
+        tasks = with_validation(tasks, spec.validation, streams["held-out"])
     flipped: Flipped = {}
     if spec.label_noise or source.true_labels is not None:
         flipped = wrong_labels(tasks, source.train.ids, true)

@@ -4,9 +4,6 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from metasp.errors import UserError, unknown
 
 Columns = dict[str, list[Any]]
@@ -15,6 +12,9 @@ Columns = dict[str, list[Any]]
 def read_columns(path: Path) -> Columns:
     """All columns of a file: text from a CSV, with the names in its first line, else as typed."""
     if path.suffix.lower() == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq  # slow to load: only for those who have such a file
+
         try:
             return dict(pq.read_table(path).to_pydict())
         except (pa.ArrowException, OSError) as error:
@@ -25,7 +25,7 @@ def read_columns(path: Path) -> Columns:
         with open(path, encoding="utf-8-sig", newline="") as file:
             lines = [line for line in csv.reader(file) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as CSV ({error}): mend it.") from error
+        raise UserError(f"{path} cannot be read as CSV ({error}): repair it.") from error
     if not lines:
         raise UserError(f"{path} is empty: its first line names the columns.")
     names, rows = lines[0], lines[1:]
@@ -33,7 +33,7 @@ def read_columns(path: Path) -> Columns:
         if len(row) != len(names):
             raise UserError(
                 f"row {number + 1} of {path} has {len(row)} values and there are {len(names)} "
-                "columns: mend it."
+                "columns: correct it."
             )
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 

@@ -20,8 +20,8 @@ def with_corrections(tasks: Sequence[Task], said: Corrections, classes: int) -> 
     missing = sorted(set(said.ids) - set(train.ids.tolist()))
     if missing:
         raise UserError(
-            f"no train example of this stream has {words(missing)}: take them out of the "
-            "corrections, or see which data these are of."
+            f"no train example of this stream has {words(missing)}: remove them from the "
+            "corrections, or check which data these belong to."
         )
     labels, verified = train.labels.clone(), torch.zeros(len(train), dtype=torch.bool)
     place = {identity: row for row, identity in enumerate(train.ids.tolist())}
@@ -61,8 +61,8 @@ def _task(
     left = inside & ~verified & ~excluded
     if int(left.sum()) < 2:
         raise UserError(
-            f"these corrections leave nothing of task {task.index + 1} to learn from: exclude or "
-            "verify less of it."
+            f"these corrections leave no examples of task {task.index + 1} to learn from: exclude "
+            "or verify fewer of them."
         )
     train = examples.only(torch.nonzero(left).flatten())
     chosen = torch.nonzero(inside & verified).flatten()

@@ -1,7 +1,10 @@
 """scikit-learn's 8×8 digits: real images that need no download."""
 
+import gzip
 import hashlib
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source
 from metasp.errors import UserError
+from metasp.trees import one_tensor
 
 ANGLES = (0, 30, 60, 90, 120)  # below 180, where a 6 becomes a 9
 
@@ -19,11 +23,9 @@ def digits(request: Request | None = None) -> Source:
     (request or Request()).refuse("the digits")
     if request is not None and request.domain_column is not None:
         raise UserError("split-digits has no columns: use --split-by class or order.")
-    from sklearn.datasets import load_digits  # here, as it takes longer than most runs' set-up
-
-    bunch = load_digits()
-    pixels = torch.from_numpy(bunch.images * 15).to(torch.uint8)[:, None]
-    labels = torch.from_numpy(bunch.target).long()
+    rows = stored_rows()
+    pixels = (rows[:, :-1] * 15).to(torch.uint8).reshape(-1, 1, 8, 8)
+    labels = rows[:, -1]
     ids = torch.arange(len(labels))
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(10):
@@ -44,6 +46,17 @@ def digits(request: Request | None = None) -> Source:
     )
 
 
+def stored_rows() -> Tensor:
+    """Whole numbers (1797, 65): the pixels of each image from 0 to 16, and its label. They are
+    read from the file of `load_digits`: scikit-learn takes longer to load than a run to start."""
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise UserError("the digits come with scikit-learn: pip install scikit-learn.")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
+        numbers = np.array(file.read().replace(b"\n", b",").split(b",")[:-1], dtype=np.float64)
+    return torch.from_numpy(numbers).long().reshape(-1, 65)
+
+
 def rotated_digits(request: Request) -> Source:
     """All digits once per angle: the same ten classes in every task, turned a little further.
     The id of a turned digit is that of the digit plus 1,797 for each angle before it."""
@@ -52,7 +65,8 @@ def rotated_digits(request: Request) -> Source:
     upright = digits(replace(request, domain_column=None))
     total = len(upright.labels) + len(upright.test_labels)
     count = len(ANGLES)
-    inputs = torch.cat([turned(upright.inputs, angle) for angle in ANGLES])
+    sides = (one_tensor(upright.inputs, "turning"), one_tensor(upright.test_inputs, "turning"))
+    inputs, tests = (torch.cat([turned(side, angle) for angle in ANGLES]) for side in sides)
     train = inputs.float() / 255
     ids = upright.train.ids
     return replace(
@@ -60,7 +74,7 @@ def rotated_digits(request: Request) -> Source:
         name="rotated digits",
         inputs=inputs,
         labels=upright.labels.repeat(count),
-        test_inputs=torch.cat([turned(upright.test_inputs, angle) for angle in ANGLES]),
+        test_inputs=tests,
         test_labels=upright.test_labels.repeat(count),
         mean=(round(float(train.mean()), 4),),
         std=(round(float(train.std()), 4),),

@@ -27,7 +27,7 @@ def with_labels(source: Source, file: str, name: str | None, data: Path | None) 
     for number, label in given.items():
         if number not in place:
             raise UserError(
-                f"id {number} of {path} is none of the {len(place)} train examples of "
+                f"id {number} of {path} is not one of the {len(place)} train examples of "
                 f"{source.name}: remove it."
             )
         labels[place[number]] = label
@@ -53,7 +53,7 @@ def _by_id(
         chosen = numbers.get(str(label), _number(label, len(class_names)))
         if chosen is None:
             raise UserError(
-                f"id {number} of {path} has label {label!r}, which is no class: give a name, or "
+                f"id {number} of {path} has label {label!r}, which is not a class: give a name, or "
                 f"a number from 0 to {len(class_names) - 1}."
             )
         if given.setdefault(number, chosen) != chosen:

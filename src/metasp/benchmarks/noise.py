@@ -134,8 +134,9 @@ def _exchanged(labels: Tensor, generator: torch.Generator) -> Tensor:
     size = len(labels)
     if size and 2 * int(labels.bincount().max()) > size:
         raise UserError(
-            "junk changes places between classes, and one class has more than half of all "
-            "examples: use --label-noise-kind symmetric, or make the classes more equal."
+            "junk noise swaps examples between classes, which is not possible where one class has "
+            "more than half of them: use --label-noise-kind symmetric, or make the classes more "
+            "equal."
         )
     order = torch.randperm(size, generator=generator)
     for place in torch.nonzero(labels[order] == labels).flatten().tolist():
@@ -160,7 +161,7 @@ def _need_two_classes(task: Task, purpose: str, flag: str) -> None:
     if len(task.classes) < 2:
         raise UserError(
             f"task {task.index + 1} has one class, so there is no other {purpose}: use fewer "
-            f"tasks, or no {flag}."
+            f"tasks, or leave out {flag}."
         )
 
 

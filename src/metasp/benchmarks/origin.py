@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from metasp.benchmarks.catalogue import PUBLISHED
 from metasp.benchmarks.loading import load_source
 from metasp.benchmarks.own import class_folders, files_in_order, listed_pictures, own_place
@@ -47,6 +45,8 @@ def origins(spec: RunSpec, data: Path | None) -> Callable[[int], Origin | None]:
 
 
 def _in_tables(folder: Path) -> Callable[[int], Origin]:
+    import pyarrow.parquet as pq
+
     splits = splits_in(folder)
     starts: list[tuple[int, str]] = []
     count = 0

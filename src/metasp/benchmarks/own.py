@@ -26,7 +26,7 @@ from metasp.benchmarks.places import hub_identity, local_folder, wanted
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, held_out
 from metasp.errors import UserError
-from metasp.spec import is_text
+from metasp.field_checks import is_text
 
 LIST = "metadata.csv"  # as the hub's folders of pictures have it
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -42,7 +42,9 @@ def own_place(path: str, data: Path | None, is_there: Callable[[Path], bool]) ->
     try:
         place = Path(path).expanduser()
     except RuntimeError as error:
-        raise UserError(f"the home that {path} begins with is not known: write it out.") from error
+        raise UserError(
+            f"the home directory in {path} is not known: write the whole path."
+        ) from error
     if not is_there(place) and data is not None and not place.is_absolute():
         return data / place
     return place
@@ -140,7 +142,9 @@ def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:
         same_names(list(classes), place)
         for name in classes:
             if not is_text(name):
-                raise UserError(f"the name of folder {name!r} is no plain text: rename it.")
+                raise UserError(
+                    f"the name of folder {name!r} contains control characters: rename it."
+                )
         found[split] = {name: files for name, files in classes.items() if files}
     if len(found["train"]) < 2:
         count = len(found["train"]) or "no"
@@ -192,7 +196,7 @@ def pictures_in(folder: Path, root: Path) -> list[Path]:
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     )
     if folder.is_symlink() and not folder.resolve().is_relative_to(root.resolve()):
-        raise UserError(f"{folder} leads out of {root}: put a copy of it in its place.")
+        raise UserError(f"{folder} leads out of {root}: replace the link with a copy.")
     for path in files:
         inside(path, root)
     return files

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import Progress
 
@@ -20,7 +19,7 @@ from metasp.benchmarks.cache import Pictures, Table
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError, unknown
-from metasp.spec import is_text
+from metasp.field_checks import is_text
 
 SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation",
           "val": "validation", "dev": "validation"}  # fmt: skip
@@ -62,7 +61,7 @@ def splits_in(folder: Path) -> dict[str, list[Path]]:
 def inside(path: Path, folder: Path) -> None:
     """Refuse what leads out of a folder, and names that a library may take for patterns."""
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"{path} leads out of {folder}: put a copy of the file in its place.")
+        raise UserError(f"{path} leads out of {folder}: replace the link with a copy.")
     if not path.is_file():
         raise UserError(f"{path} is not a file: remove it.")
     if re.search(r"[*?\[\]{}]|::|://", str(path)):
@@ -71,6 +70,8 @@ def inside(path: Path, folder: Path) -> None:
 
 def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], int]:
     """Streams over local Parquet files by split, and the number of rows in all."""
+    import pyarrow.parquet as pq  # slow to load: only for those who have such files
+
     rows = 0
     columns: dict[Path, list[str]] = {}  # of files with rows: without, the types are not known
     # Train files come first: all are read by the columns of the first, and test data may lack some.
@@ -296,7 +297,8 @@ def label_column(features: Mapping[str, Any], wanted: str | None) -> str:
     if len(classes) == 1 or named:
         return classes[0] if len(classes) == 1 else named[0]
     raise UserError(
-        f"which of the columns {', '.join(features)} is the label: name it with --label-column."
+        f"it is not clear which of the columns {', '.join(features)} is the label: name it with "
+        "--label-column."
     )
 
 
@@ -348,7 +350,9 @@ def check_names(names: Sequence[str]) -> None:
         raise UserError(f"two classes have the same name {twice[0]!r}: rename one of them.")
     for name in names:
         if not is_text(name):
-            raise UserError(f"the value {name!r} of a label or column is no plain text: rename it.")
+            raise UserError(
+                f"the value {name!r} of a label or column contains control characters: rename it."
+            )
 
 
 def raw_bytes(content: Any, split: str, number: int) -> bytes:

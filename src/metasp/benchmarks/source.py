@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
+from metasp.trees import Tree, named_leaves, one_tensor
 from metasp.types import Examples, Streams
 
 HOLD_OUT_SEED = 20220  # its own: test data must not move with the seed of a run
@@ -25,9 +26,9 @@ class Source:
     for scoring alone. Test labels are always the true ones."""
 
     name: str
-    inputs: Tensor
+    inputs: Tree
     labels: Tensor
-    test_inputs: Tensor
+    test_inputs: Tree
     test_labels: Tensor
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
@@ -59,6 +60,13 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of one input, for a backbone; several inputs have none."""
+        if not isinstance(self.inputs, Tensor):
+            places = ", ".join(sorted(named_leaves(self.inputs)))
+            raise UserError(
+                f"{self.name} has several inputs ({places}), which no backbone takes: give a "
+                "model of your own in Python, by metasp.run with model=."
+            )
         return tuple(self.inputs.shape[1:])
 
     @property
@@ -103,10 +111,13 @@ def check_classes(source: Source) -> Source:
 def constants(train: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the train examples by channel (or by column of a table), on
     the scale from 0 to 1 for bytes."""
+    if not isinstance(train.source, Tensor):  # several inputs are taken as they are
+        return (), ()
     total = square = torch.zeros((), dtype=torch.float64)
     origin: Tensor | None = None  # near the mean: far from zero, squares would drown the spread
     for start in range(0, len(train), CHUNK):
-        chunk = train.take(torch.arange(start, min(start + CHUNK, len(train)))).inputs
+        rows = torch.arange(start, min(start + CHUNK, len(train)))
+        chunk = one_tensor(train.take(rows).inputs, "a mean by channel")
         values = (chunk.float() / 255 if chunk.dtype == torch.uint8 else chunk).double()
         if origin is None:
             first = values[0].flatten(1)[:, 0] if values.dim() > 2 else values[0]
@@ -115,7 +126,8 @@ def constants(train: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
         others = [axis for axis in range(values.dim()) if axis != 1]
         total = total + values.sum(others)
         square = square + values.square().sum(others)
-    count = len(train) * train.source[0].numel() // train.source.shape[1]
+    whole = one_tensor(train.source, "a mean by channel")
+    count = len(train) * whole[0].numel() // whole.shape[1]
     shift = total / count
     std = (square / count - shift.square()).clamp(min=0).sqrt()
     std[std == 0] = 1.0  # a constant column carries nothing; it must not become infinite

@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from metasp import trees
+from metasp.trees import Tree
+
 
 @dataclass(frozen=True)
 class Transform:
@@ -16,8 +19,11 @@ class Transform:
     crop_padding: int = 0
     flip: bool = False
 
-    def __call__(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Shape kept, float32. Augments only when given a generator."""
+    def __call__(self, raw: Tree, generator: torch.Generator | None = None) -> Tree:
+        """Shape kept, float32. Augments only when given a generator. Of several tensors bytes
+        alone are changed: to numbers from 0 to 1."""
+        if not isinstance(raw, Tensor):
+            return trees.each(trees.as_floats, raw)
         if generator is not None and raw.dim() == 4:
             if self.crop_padding:
                 raw = random_crop(raw, self.crop_padding, generator)

@@ -91,11 +91,11 @@ def load_checkpoint(folder: Path, number: int) -> Checkpoint:
     except OSError as error:  # a disk that does not answer now may hold sound checkpoints
         raise UserError(
             f"cannot read checkpoint {number} in {folder}: {error.strerror or error}; nothing was "
-            "changed, try again when the disk answers."
+            "changed, try again when the disk can be read."
         ) from error
     raise UserError(
         f"checkpoint {number} in {folder} has format {version} and this version of metasp reads "
-        f"{FORMAT}: continue with the version that wrote it, or start the run anew with --force."
+        f"{FORMAT}: continue with the version that wrote it, or start the run again with --force."
     )
 
 

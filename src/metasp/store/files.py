@@ -30,7 +30,7 @@ def own_only(run: Path) -> None:
     for path in (run / name for name in ("events.jsonl", "checkpoint", "memory", "scores")):
         if path.is_symlink() or path.is_fifo():
             raise UserError(
-                f"{path} is a link or a pipe, and a run writes to its own files alone: put what "
+                f"{path} is a link or a pipe, and a run writes only to its own files: put what "
                 "belongs there in its place, or delete it."
             )
 

@@ -1,5 +1,7 @@
 """Forgetting examples in a stored run: a record of ids, and no trace of their content."""
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from metasp.errors import UserError
 from metasp.store.checkpoints import Arrays, drop_checkpoint, load_latest, numbers_in
 from metasp.store.checkpoints import save_checkpoint as save
 from metasp.store.files import content_of, write_atomic
-from metasp.store.run_tables import command_for, write_table
+from metasp.store.run_tables import VERDICTS, command_for, write_table
 
 FORMAT = 1
 LAST = int(np.iinfo(np.int64).max)  # the largest id
@@ -39,7 +40,7 @@ def forget(run: Path, ids: Iterable[int], reason: str) -> list[int]:
     should this be cut short, opening the run goes on with it. Gives the ids."""
     gone = sorted({int(i) for i in ids})
     if gone and not 0 <= gone[0] <= gone[-1] <= LAST:
-        raise UserError(f"ids are whole numbers from 0 to {LAST}: no example has another.")
+        raise UserError(f"ids must be whole numbers from 0 to {LAST}.")
     stored = _read(run)
     when = datetime.now(UTC).isoformat(timespec="seconds")
     stored["records"].append({"ids": gone, "when": when, "reason": reason})
@@ -61,6 +62,7 @@ def complete(run: Path) -> None:
     ids = np.array(forgotten(run), np.int64)
     for path in [*run.glob("*.parquet"), *run.glob("*/*.parquet")]:
         _erase_rows(path, ids)
+    _erase_lines(run / VERDICTS, ids)
     _erase_from_checkpoints(run / "checkpoint", ids)
     for path in [*run.glob("explorer*.html"), *run.rglob(".*.tmp")]:
         path.unlink()  # pages show pictures, and a killed write may have left a copy
@@ -114,12 +116,15 @@ def memory_of(run: Path) -> dict[str, Sequence[Any]]:
     columns: dict[str, Sequence[Any]] = {"slot": slots.tolist(), "id": [], "label": []}
     for stored in slot_columns(found.arrays):
         name, values = stored.removeprefix("memory/"), found.arrays[stored]
-        if name == "labels" or (values.ndim == 1 and name != "inputs"):
+        inputs = name == "inputs" or name.startswith("inputs[")
+        if name == "labels" or (values.ndim == 1 and not inputs):
             columns[LISTED.get(name, name)] = values[slots].tolist()
     return columns
 
 
 def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -129,6 +134,24 @@ def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:
     keep = ~np.isin(table.column("id").to_numpy(), ids)
     if not keep.all():
         write_table(path, table.filter(pa.array(keep)))
+
+
+def _erase_lines(path: Path, ids: np.ndarray[Any, Any]) -> None:
+    """Take rows out of a CSV file whose first line names a column `id`."""
+    if not path.is_file():
+        return
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.reader(file))
+        place = [name.strip().lower() for name in rows[0]].index("id") if rows else 0
+    except (OSError, ValueError, csv.Error) as error:
+        raise damaged(path, error) from error
+    gone = {str(identity) for identity in ids.tolist()}
+    kept = [row for row in rows if len(row) <= place or row[place].strip() not in gone]
+    if len(kept) < len(rows):
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\r\n").writerows(kept)
+        write_atomic(path, out.getvalue().encode())
 
 
 def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any]) -> None:
@@ -148,7 +171,7 @@ def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any]) -> None:
 def damaged(path: Path, error: Exception) -> UserError:
     return UserError(
         f"{path} is damaged ({str(error).splitlines()[0]}), so nothing can be erased from it: "
-        "delete it, and say again what to forget."
+        "delete it, and forget the examples again."
     )
 
 
@@ -172,7 +195,7 @@ def _read(run: Path) -> dict[str, Any]:
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(
             f"{run / RECORD} is damaged ({error}): bring it back from a backup, or delete it and "
-            "say again with `metasp memory forget` what to forget."
+            "forget the same examples again with `metasp memory forget`."
         ) from error
     if version != FORMAT:
         raise UserError(

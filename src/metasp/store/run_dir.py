@@ -3,13 +3,13 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from metasp.errors import UserError
 from metasp.events import STORED, Event, TaskFinished, as_record
@@ -31,6 +31,7 @@ from metasp.store.run_tables import (
     SCORES,
     TABLES,
     TRUSTED,
+    VERDICTS,
     command_for,
     names_by_task,
     whole_table,
@@ -39,6 +40,7 @@ from metasp.store.run_tables import (
 
 Columns = Mapping[str, Sequence[Any]]
 
+DIGEST_NOTE = "# The digest of this spec, which tells a changed one: "
 GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 
 
@@ -79,7 +81,8 @@ PARTS = {
 class RunDir:
     """spec.toml, result.json, events.jsonl, influence.parquet, memory/, scores/, checkpoint/; and
     noise.parquet where labels were made wrong on purpose, trusted.parquet where some are verified,
-    forgotten.json where examples were taken back."""
+    verified.csv where the explorer saved verdicts, forgotten.json where examples were taken
+    back."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,9 +103,12 @@ class RunDir:
                 if fresh:
                     self._wipe()
                 if not (self.path / "spec.toml").exists():
-                    write_atomic(self.path / "spec.toml", spec.to_toml().encode())
+                    text = f"{DIGEST_NOTE}{spec.digest}\n{spec.to_toml()}"
+                    write_atomic(self.path / "spec.toml", text.encode())
             if self.spec() != spec:
-                raise UserError(f"{self.path} was started with another spec: choose other --runs.")
+                raise UserError(
+                    f"{self.path} was started with another spec: choose another folder with --runs."
+                )
             with writing(self.path):
                 self._drop_half_written()
                 forget.complete(self.path)
@@ -115,12 +121,26 @@ class RunDir:
     def spec(self) -> RunSpec:
         """The spec the run was started with."""
         spec = RunSpec.from_toml(self.path / "spec.toml")
-        if spec.digest != self.path.name.rsplit("-", 1)[-1]:
+        digest = self._digest_at_start()
+        if digest is None:  # a folder of an older version that was renamed
+            raise UserError(
+                f"{self.path} was renamed, so a change to its spec.toml would go unnoticed: make "
+                f"the folder's name end in -{spec.digest} again."
+            )
+        if spec.digest != digest:
             raise UserError(
                 f"{self.path / 'spec.toml'} was changed after the run started (its digest is now "
                 f"{spec.digest}): undo that, or start a new run with `metasp run --spec`."
             )
         return spec
+
+    def _digest_at_start(self) -> str | None:
+        """The digest of the spec when the run started: as spec.toml notes it or, in a run of an
+        older version, as the folder's name ends; None where neither says."""
+        first, *_ = content_of(self.path / "spec.toml").decode().split("\n", 1)
+        noted = first.removeprefix(DIGEST_NOTE) if first.startswith(DIGEST_NOTE) else ""
+        ending = re.search(r"-([0-9a-f]{12})$", self.path.name)
+        return noted.strip() or (ending.group(1) if ending else None)
 
     def result(self) -> dict[str, Any] | None:
         """The stored result; None while the run is unfinished."""
@@ -144,7 +164,7 @@ class RunDir:
         for part, is_whole in PARTS.items():
             if not (is_whole(result.get(part)) and is_finite(result.get(part))):
                 raise UserError(
-                    f"{self.path / 'result.json'} is damaged (it lacks or garbles {part}): "
+                    f"{self.path / 'result.json'} is damaged ({part} is missing or malformed): "
                     f"make the run again with `{command_for(self.path)}`."
                 )
         derived = {s: scores(result[s]["matrix"], result[s]["before"]) for s in SCENARIOS}
@@ -180,7 +200,7 @@ class RunDir:
             if self._log.seek(0, os.SEEK_END) < length:  # to truncate would make it longer
                 raise UserError(
                     f"{self.path / 'events.jsonl'} is shorter than the checkpoint says, so events "
-                    "are lost: bring it back from a backup, or start the run anew with --force."
+                    "are lost: bring it back from a backup, or start the run again with --force."
                 )
             self._log.truncate(length)
             self._log.seek(0, os.SEEK_END)
@@ -237,6 +257,11 @@ class RunDir:
         return self.path / f"explorer{suffix}.html"
 
     @property
+    def verdicts(self) -> Path:
+        """Where the explorer keeps what a person says of examples; a run made anew leaves it."""
+        return self.path / VERDICTS
+
+    @property
     def _log(self) -> BinaryIO:
         if self._events is None:
             raise RuntimeError("the run is not open for writing")
@@ -254,8 +279,8 @@ class RunDir:
         """Store facts about examples that the run was given, but for what was forgotten."""
         if columns:
             table = pa.table(dict(columns), schema=schema)
-            gone = pa.array(self.forgotten(), pa.int64())
-            kept = table.filter(pc.invert(pc.is_in(table["id"], gone)))
+            gone = {*self.forgotten()}
+            kept = table.filter(pa.array([name not in gone for name in columns["id"]], pa.bool_()))
             with writing(self.path):
                 write_table(self.path / name, kept)
 
@@ -307,7 +332,8 @@ class RunDir:
         rows = pa.table(columns, schema=INFLUENCE)
         if path.exists():
             old = whole_table(self.path, path.name, INFLUENCE)
-            rows = pa.concat_tables([old.filter(pc.field("task") < event.task), rows])
+            earlier = pa.array(old["task"].to_numpy() < event.task)
+            rows = pa.concat_tables([old.filter(earlier), rows])
         write_table(path, rows)
 
     def _wipe(self) -> None:
@@ -322,10 +348,10 @@ class RunDir:
             (self.path / name).unlink(missing_ok=True)
 
     def _drop_half_written(self) -> None:
-        """What a killed process left. Only pages are written without the run's lock, so one may
-        be on its way."""
+        """What a killed process left. Only pages and verdicts are written without the run's lock,
+        so one may be on its way."""
         for path in self.path.rglob(".*.tmp"):
-            if not path.name.startswith(".explorer"):
+            if not path.name.startswith((".explorer", f".{VERDICTS}")):
                 path.unlink()
 
     def _close_events(self) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from metasp.errors import UserError
 from metasp.store.files import write_atomic
@@ -48,6 +46,7 @@ SCORES = schema_of(
     score=pa.float64(),
     predicted=pa.int32(),
     kept=pa.bool_(),
+    fate=pa.string(),
 )
 
 TRUSTED = schema_of(task=pa.int32(), id=pa.int64(), label=pa.int32())
@@ -63,10 +62,13 @@ MEMORY = schema_of(
 )
 
 # Values that are not always known.
-MAY_LACK = ("loss", "margin", "weight", "score", "predicted", "influence", "pinned")
+MAY_LACK = ("loss", "margin", "weight", "score", "predicted", "influence", "pinned", "fate")
 
 TABLES = {"noise.parquet": NOISE, "trusted.parquet": TRUSTED, "influence.parquet": INFLUENCE}
 """The tables of a run, by their file."""
+
+VERDICTS = "verified.csv"
+"""What a person says of examples: a table in text, so that it can be edited."""
 
 FOLDERS = {"memory": MEMORY, "scores": SCORES}
 """The tables that it has of each task, by their folder."""
@@ -83,6 +85,9 @@ def whole_table(
     run: Path, name: str, schema: pa.Schema, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """A stored table of a run with the columns of its schema, or one sentence."""
+    import pyarrow.compute as pc  # both are slow to load, and a run starts without them
+    import pyarrow.parquet as pq
+
     wanted = None if columns is None else list(columns)
     try:
         table = pq.read_table(run / name, schema=schema, columns=wanted)
@@ -98,6 +103,8 @@ def whole_table(
 
 
 def write_table(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     write_atomic(path, sink.getvalue().to_pybytes())

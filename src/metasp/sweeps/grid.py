@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError, unknown
-from metasp.methods import METHODS, method_named
-from metasp.spec import RunSpec, fields_with, frozen
+from metasp.field_checks import frozen
+from metasp.methods import BEST, INFLUENCE, METHODS, method_named, own_settings, resolved
+from metasp.spec import RunSpec, fields_with
 from metasp.toml import parse_toml, read_toml
 
 Values = dict[str, Any]
 
-FIELDS = frozenset(entry.name for entry in fields(RunSpec)) - {"settings", "data_digest"}
+FIELDS = frozenset(entry.name for entry in fields(RunSpec)) - {
+    "settings",
+    *fields_with(RunSpec, owner="run"),
+}
 TABLES = ("grid", "override")
 EXPLICIT = "settings."
 OF_MEMORY = fields_with(RunSpec, role="memory")
@@ -85,7 +89,7 @@ def named(table: Mapping[str, Any], source: str) -> Values:
     found: Values = {}
     for key, value in flatten(table):
         if key in found:
-            raise UserError(f"{bare(key)} stands twice in one table of {source}: give it once.")
+            raise UserError(f"{bare(key)} appears twice in one table of {source}: give it once.")
         found[key] = value
     return found
 
@@ -122,7 +126,10 @@ def expand(sweep: Sweep) -> list[RunSpec]:
         values.update(sweep.overrides.get(method, {}))
         for key, value in values.items():
             if holds_time(value):
-                raise UserError(f"{key} in {sweep.source} is a date or time, which no setting is.")
+                raise UserError(
+                    f"{key} in {sweep.source} is a date or time, which no setting takes: give a "
+                    "number, text or list."
+                )
         spec = spec_of(values, sweep.source)
         specs.setdefault(json.dumps(spec.as_dict(), sort_keys=True), spec)
     return list(specs.values())
@@ -141,21 +148,17 @@ def spec_of(values: Values, source: str) -> RunSpec:
     """The spec of one point of the grid. A setting goes to the methods that have it; a method
     that keeps no memory is the same run for every memory, so it is told of none."""
     method = method_named(values.get("method", RunSpec.method))
-    own = own_settings(values.get("method", RunSpec.method))
+    influence = values.get("influence", RunSpec.influence)
+    own = own_settings(values.get("method", RunSpec.method), influence)
     given = {k: v for k, v in values.items() if k in FIELDS}
     settings = {bare(k): frozen(v) for k, v in values.items() if k not in FIELDS}
     given["settings"] = {k: v for k, v in settings.items() if k in own}
     if method.selection is None:
         given = {k: v for k, v in given.items() if k not in OF_MEMORY} | {"memory": 0}
     try:
-        return RunSpec.from_dict(given, source)
+        return resolved(RunSpec.from_dict(given, source))
     except UserError as error:
         raise UserError(f"in {source}, at {point(values)}: {error}") from error
-
-
-def own_settings(name: str) -> set[str]:
-    """The names of a method's own settings."""
-    return {entry.name for entry in fields(METHODS[name].declared.Settings)}
 
 
 def point(values: Values) -> str:
@@ -169,7 +172,8 @@ def bare(key: str) -> str:
 def check_names(sweep: Sweep) -> None:
     """Every key must be a field of the spec or a setting of one of the sweep's methods."""
     methods = methods_of(sweep)
-    owned = {name: own_settings(name) for name in METHODS}
+    added = settings_added(sweep)
+    owned = {name: own_settings(name) | added for name in (*METHODS, BEST)}
     everywhere = set(FIELDS).union(*owned.values())
     here = set(FIELDS).union(*(owned[name] for name in methods))
     keys = set(sweep.base) | set(sweep.axes)
@@ -179,7 +183,7 @@ def check_names(sweep: Sweep) -> None:
             continue
         if bare(key) not in everywhere - FIELDS:
             raise unknown(f"key in {sweep.source}", key, everywhere | set(TABLES))
-        owners = ", ".join(name for name in METHODS if bare(key) in owned[name])
+        owners = ", ".join(name for name in METHODS if bare(key) in own_settings(name))
         raise UserError(
             f"{bare(key)} in {sweep.source} is a setting of {owners}, none of which is in the "
             f"sweep ({', '.join(methods)}): add one, or take the key out."
@@ -190,6 +194,14 @@ def check_names(sweep: Sweep) -> None:
     check_tables(sweep, owned)
     check_axes(sweep)
     refuse_undoing(sweep, methods)
+
+
+def settings_added(sweep: Sweep) -> set[str]:
+    """The names of the settings of every influence that occurs in a sweep."""
+    parts = [sweep.base, *sweep.overrides.values()]
+    parts += [part for axis in sweep.axes.values() for part in axis]
+    ways = [of for way, of in INFLUENCE.items() if any(p.get("influence") == way for p in parts)]
+    return set[str]().union(*map(own_settings, ways))
 
 
 def check_tables(sweep: Sweep, owned: Mapping[str, set[str]]) -> None:
@@ -223,7 +235,7 @@ def refuse_undoing(sweep: Sweep, methods: list[str]) -> None:
         *(part for axis in sweep.axes.values() for part in axis if "method" not in part)
     )
     for name in methods:
-        for key in common & set(METHODS[name].preset) - set(sweep.overrides.get(name, {})):
+        for key in common & set(method_named(name).preset) - set(sweep.overrides.get(name, {})):
             raise UserError(
                 f"{key} in {sweep.source} is what makes {name} of its method: give it to the "
                 'others alone, in a table with their name as in { method = "metasp", … }.'

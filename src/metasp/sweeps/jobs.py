@@ -131,8 +131,8 @@ def carry_out_order(
         )
         if experiment.directory.path.name != name:
             raise UserError(
-                f"it is {experiment.directory.path.name} now: metasp is another version than the "
-                "sweep was started with; start the sweep again."
+                f"this run is now called {experiment.directory.path.name}, because metasp has "
+                "changed since the sweep was started: start the sweep again."
             )
         for update in carry_out(experiment):
             tell(update)

@@ -15,6 +15,7 @@ from typing import IO
 
 from metasp.store.files import write_atomic
 from metasp.sweeps.jobs import Job, Update, order_for
+from metasp.sweeps.warm import USABLE, Forked, Warm
 
 POLL_SECONDS = 0.2
 
@@ -31,7 +32,7 @@ class Child:
     """A process that carries out one job, and what it has said."""
 
     job: Job
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     errors: IO[bytes]
     last: Update | None = None
     asked: bool = False  # to stop
@@ -45,6 +46,20 @@ class Child:
         if self.process.stdout is None:
             raise RuntimeError("the child was started without a pipe")
         return self.process.stdout
+
+
+def fresh(errors: IO[bytes]) -> subprocess.Popen[str]:
+    """A process that waits for an order on its stdin, and loads everything first."""
+    return subprocess.Popen(
+        # -P: a file json.py where the sweep was started is none of ours.
+        [sys.executable, "-P", "-m", "metasp.sweeps.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+        start_new_session=True,  # Ctrl-C reaches the sweep alone, which then asks its runs
+    )
 
 
 @dataclass(frozen=True)
@@ -73,8 +88,8 @@ class Local:
         """Carry out the jobs; what becomes of each. When told to stop, every run stores a
         checkpoint first."""
         waiting, running = list(jobs), list[Child]()
-        asked = False
-        with selectors.DefaultSelector() as ears:
+        asked, warm = False, Warm() if USABLE else None
+        with selectors.DefaultSelector() as selector:
             try:
                 while waiting or running:
                     if stop() and not asked:
@@ -84,38 +99,31 @@ class Local:
                         for child in running:
                             child.stop()
                     while waiting and self.room(running, waiting[0]):
-                        running.append(self._start(waiting.pop(0), ears))
-                    yield from self._listen(ears, running)
+                        running.append(self._start(waiting.pop(0), selector, warm))
+                    yield from self._listen(selector, running)
             finally:
                 for child in running:
                     child.process.kill()
                     child.process.wait()
+                if warm is not None:
+                    warm.close()
 
-    def _start(self, job: Job, ears: selectors.BaseSelector) -> Child:
+    def _start(self, job: Job, selector: selectors.BaseSelector, warm: Warm | None) -> Child:
         order = order_for(job, self.data, self.checkpoint_seconds)
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        process = subprocess.Popen(
-            # -P: a file json.py where the sweep was started is none of ours.
-            [sys.executable, "-P", "-m", "metasp.sweeps.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
-            start_new_session=True,  # Ctrl-C reaches the sweep alone, which then asks its runs
-        )
+        process = fresh(errors) if warm is None else warm.start(errors)
         if process.stdin is None:
             raise RuntimeError("the child was started without a pipe")
         with contextlib.suppress(BrokenPipeError):  # it died at once: its end tells why
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
         child = Child(job, process, errors)
-        ears.register(child.out, selectors.EVENT_READ, child)
+        selector.register(child.out, selectors.EVENT_READ, child)
         return child
 
-    def _listen(self, ears: selectors.BaseSelector, running: list[Child]) -> Iterator[Update]:
+    def _listen(self, selector: selectors.BaseSelector, running: list[Child]) -> Iterator[Update]:
         """What the children say within a moment; those that ended are taken off the list."""
-        for key, _ in ears.select(POLL_SECONDS):
+        for key, _ in selector.select(POLL_SECONDS):
             child: Child = key.data
             line = child.out.readline()
             if line:
@@ -123,7 +131,7 @@ class Local:
                 if child.last.state == "running":
                     yield child.last
                 continue
-            ears.unregister(child.out)
+            selector.unregister(child.out)
             running.remove(child)
             yield ended(child)
 

@@ -19,7 +19,7 @@ def main() -> None:
     tell = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = json.loads(sys.stdin.readline())
-    sys.excepthook = partial(confess, tell, order.get("name", ""))
+    sys.excepthook = partial(report_crash, tell, order.get("name", ""))
     stop = stop_on_term()
     threading.Thread(target=die_with_parent, daemon=True).start()
     last = carry_out_order(order, Path(order["runs"]), stop, partial(send, tell))
@@ -30,7 +30,7 @@ def send(tell: TextIO, update: Update) -> None:
     tell.write(json.dumps(asdict(update)) + "\n")
 
 
-def confess(
+def report_crash(
     tell: TextIO, name: str, kind: type[BaseException], error: BaseException, trace: Any
 ) -> None:
     """A mistake of ours ends the run with its name in one line, and the whole of it on stderr."""

@@ -62,7 +62,7 @@ def split(
     return assemble(source, spec, chosen)
 
 
-def dealt_again(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
+def resplit(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
     """A stream made by hand under a spec's seed and noise; what was chosen by hand stays, unless
     the spec says otherwise."""
     for name in ("image_size", "colour", "label_column", "true_label_column", "labels"):
@@ -87,7 +87,7 @@ def is_pair(item: Any) -> bool:
 def collected(dataset: Any) -> tuple[Any, Any]:
     """All inputs (n, …) and labels (n,) of a Dataset."""
     if isinstance(dataset, tuple | list) and len(dataset) == 2 and not all(map(is_pair, dataset)):
-        raise UserError("a pair of inputs and labels is no Dataset: give TensorDataset(x, y).")
+        raise UserError("a pair of inputs and labels is not a Dataset: give TensorDataset(x, y).")
     inputs, labels = [], []
     for index in range(len(dataset)):
         item = dataset[index]
