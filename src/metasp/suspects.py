@@ -25,6 +25,32 @@ WAYS = {
 NO_CLASS = -1
 
 
+SURE = 1.959964  # standard deviations on either side of a 95% interval
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of the examples that carry a label are expected to carry it wrongly."""
+
+    label: int
+    examples: int
+    expected: float
+
+    @property
+    def part(self) -> float:
+        return self.expected / self.examples
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval (Wilson's) of a share that so many examples give. It holds for the
+        chance of the draw alone: not for a method that is wrong about its examples."""
+        count, part, square = self.examples, self.part, SURE**2
+        middle = (part + square / (2 * count)) / (1 + square / count)
+        half = SURE * math.sqrt(part * (1 - part) / count + square / (4 * count**2))
+        half /= 1 + square / count
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+
 @dataclass(frozen=True)
 class Scores:
     """One row per example id, ascending. `ways` holds a number of each example, NaN: not known."""
@@ -58,16 +84,24 @@ class Scores:
         there are right ones expected among them. Of these there
         are as many as speak for the label by more than twice the typical size, as a right
         example is as often below what is typical as above it."""
-        support, total = self.support(way), 0
-        if way == "score":
-            return round(float(np.nansum((1 - support) / 2)))
-        groups = np.stack([self.tasks, self.labels], axis=1)
-        for group in np.unique(groups, axis=0):
-            values = support[(groups == group).all(1) & np.isfinite(support)]
-            above = values[values > 0]
-            typical = float(np.median(above)) if len(above) else math.inf
-            total += max(0, int((values < 0).sum() - (values > 2 * typical).sum()))
-        return total
+        return round(sum(share.expected for share in self.shares(way)))
+
+    def shares(self, way: str) -> list["Share"]:
+        """The same of each class on its own, in their order; without those that a way knows
+        nothing of."""
+        support = self.support(way)
+        known = np.isfinite(support)
+        found = []
+        for label in np.unique(self.labels[known]):
+            mine = known & (self.labels == label)
+            expected = 0.0
+            if way == "score":
+                expected = float(((1 - support[mine]) / 2).sum())
+            else:
+                for task in np.unique(self.tasks[mine]):
+                    expected += _fewer_than_right(support[mine & (self.tasks == task)])
+            found.append(Share(int(label), int(mine.sum()), expected))
+        return found
 
     def suspects(self, way: str, top: int | None = None) -> Array:
         """Rows of the most suspect: `top` of them, or as many as are expected to be wrong."""
@@ -130,6 +164,13 @@ def percentiles(values: Array) -> Array:
     fine = np.isfinite(values)
     out[fine] = (_ranks(values[fine]) - 0.5) / fine.sum()
     return out
+
+
+def _fewer_than_right(values: Array) -> int:
+    """Of one class of a task: those spoken against, less the right ones expected among them."""
+    above = values[values > 0]
+    typical = float(np.median(above)) if len(above) else math.inf
+    return max(0, int((values < 0).sum() - (values > 2 * typical).sum()))
 
 
 _FARED = ("task", "id", "label", "count", "loss", "margin", "score", "predicted")

@@ -3,10 +3,14 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from metasp.cli import COMMANDS
+from metasp.cli.options import spec_from
+from metasp.methods import RECOMMENDED
+from metasp.spec import RunSpec
 from tests.helpers import ROOT, finish, metasp
 
 QUICK = ["--method", "er", "--epochs", "1", "--limit-per-class", "20", "--threads", "1"]
@@ -60,12 +64,15 @@ BAD = [
     (["run", "--epochs", "two"], "not a valid integer"),
     (["run", "--memory", "-3"], "at least 0"),
     (["run", "--gamma", "2"], "between 0 and 1"),
-    (["run", "--method", "er", "--gamma", "0.5"], "no settings of its own"),
+    (["run", "--method", "er", "--gamma", "0.5"], "or add influence metasp"),
+    (["run", "--method", "er", "--cutmix", "0.5"], "no settings of its own"),
+    (["run", "--method", "bests"], "did you mean 'best'"),
+    (["run", "--method", "er", "--influence", "metsp"], "did you mean 'metasp'"),
     (["run", "--memory", "5"], "smaller than the 10 classes"),
     (["run", "--tasks", "3"], "do not divide"),
     (["run", "--spec", "nowhere.toml"], "cannot read nowhere.toml"),
     (["run", "--spec", "one.toml", "two.toml"], "a * found several runs"),
-    (["influence-check", "--data", "nowhere"], "holds no fashion_mnist"),
+    (["influence-check", "--data", "nowhere"], "has no folder fashion_mnist"),
     (["run", "--device", "abacus"], "unknown device"),
     (["resume", "nowhere"], "is not a run"),
     (["list", "method"], "did you mean 'methods'"),
@@ -187,3 +194,50 @@ def test_threads_wait_without_spinning_unless_told(given, used):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=clean | given, capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == used
+
+
+def test_influence_is_added_and_taken_away_by_flags(tmp_path):
+    """A stored spec is a start: what is left of its settings has an owner still."""
+    added = ("--influence", "metasp", "--gamma", "0.5", "--shuffle-influence")
+    done = metasp("run", *QUICK, "--method", "derpp", *added, "--alpha", 0.3, "--runs", tmp_path,
+                  "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    spec = result["spec"]
+    assert (spec["method"], spec["influence"]) == ("derpp", "metasp")
+    own = spec["settings"]
+    assert (own["gamma"], own["shuffle_influence"], own["alpha"]) == (0.5, True, 0.3)
+    file = Path(result["run"]) / "spec.toml"
+    for flags, kept in (
+        (("--influence", "none"), {"alpha": 0.3, "beta": 0.5}),
+        (("--influence", "robust"), {"alpha": 0.3, "beta": 0.5}),
+        (("--method", "er"), {"gamma": 0.5, "shuffle_influence": True}),
+    ):
+        values = dict(zip([flag[2:] for flag in flags[::2]], flags[1::2]))
+        changed = spec_from(file, values)
+        assert kept.items() <= changed.settings.items()
+        assert (changed.influence == "metasp") == ("gamma" in changed.settings)
+        assert ("alpha" in changed.settings) == (changed.method == "derpp")
+
+
+def test_best_is_shown_and_stored_resolved(tmp_path):
+    done = metasp("run", *QUICK, "--method", "best", "--runs", tmp_path)
+    assert done.returncode == 0, done.stderr
+    method, selection = RECOMMENDED
+    first = done.stdout.splitlines()[0]
+    assert first == f"best is method {method} with selection {selection}"
+    (stored,) = tmp_path.glob("*/spec.toml")
+    spec = RunSpec.from_toml(stored)
+    assert (spec.method, spec.selection) == (method, selection)
+    named = metasp("run", *QUICK, "--method", method, "--selection", selection, "--runs", tmp_path)
+    assert "already finished" in named.stdout
+
+
+def test_a_finished_run_says_what_to_do_with_it(tmp_path):
+    runs = tmp_path / "my runs"
+    done = metasp("run", *QUICK, "--runs", runs)
+    (run,) = runs.iterdir()
+    look, compare, own = done.stdout.splitlines()[-3:]
+    assert look == f"look at it:    metasp explore '{run}'"
+    assert compare == f"compare:       metasp run --method er && metasp report '{runs}'"
+    assert own.endswith("--benchmark folder:PATH")

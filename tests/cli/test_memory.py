@@ -256,8 +256,8 @@ def test_clearing_touches_nothing_else():
     [
         (["list", "nowhere"], "is not a run"),
         (["forget", "nowhere", "3"], "is not a run"),
-        (["forget", "RUN"], "say what to forget"),
-        (["forget", "RUN", "3", "--label", "1"], "not both"),
+        (["forget", "RUN"], "give what to forget"),
+        (["forget", "RUN", "3", "--label", "1"], "only one of these"),
         (["forgett", "RUN"], "No such command"),
     ],
 )

@@ -12,8 +12,8 @@ from tests.helpers import finish
 SHORT = ["--epochs", "1", "--limit-per-class", "4", "--threads", "1", "--memory", "20"]
 SMALL = ["--backbone", "resnet18", "--width", "2"]
 REFUSED = [
-    (["--method", "er", *SMALL, "--batch-size", "1"], "batch normalisation cannot learn from one"),
-    (["--method", "metasp", *SMALL, "--limit-per-class", "1", "--tasks", "10"], "a task of 2"),
+    (["--method", "er", *SMALL, "--batch-size", "1"], "cannot learn from a batch of one"),
+    (["--method", "metasp", *SMALL, "--limit-per-class", "1", "--tasks", "10"], "tasks of 2 "),
     (["--method", "er", "--backbone", "resnet18", "--width", "65536"], "give a smaller --width"),
     (["--method", "er", "--memory", "100000000000000"], "give --memory 40 or less"),
     (["--method", "finetune", "--memory", "100000000000000"], "give --memory 40 or less"),
@@ -57,7 +57,7 @@ def test_an_id_too_large_to_be_one_leaves_the_run_alone(tiny, capsys):
     before = sorted(path.name for path in run.iterdir())
     code, text = told(capsys, "memory", "forget", run, 10**23)
     assert (code, len(text.splitlines())) == (2, 1)
-    assert "no example has another" in text
+    assert "must be whole numbers from 0" in text
     assert sorted(path.name for path in run.iterdir()) == before
     assert told(capsys, "memory", "forget", run, 11)[0] == 0
 
@@ -71,7 +71,7 @@ def test_a_garbled_result_is_said_and_listed_as_damaged(content, tiny, capsys):
     (run / "result.json").write_text(content)
     code, text = told(capsys, "resume", run)
     assert (code, len(text.splitlines())) == (2, 1)
-    assert "lacks or garbles class_il" in text
+    assert "class_il is missing or malformed" in text
     with pytest.raises(SystemExit) as stop:
         main(["list", "runs", "--runs", str(run.parent), "--json"])
     assert stop.value.code == 0
@@ -100,7 +100,7 @@ def test_a_result_of_the_wrong_content_is_one_sentence(part, value, tiny, capsys
     for command in ("resume", "explore"):
         code, text = told(capsys, command, run)
         assert (code, len(text.splitlines())) == (2, 1)
-        assert f"result.json is damaged (it lacks or garbles {part[0]})" in text
+        assert f"result.json is damaged ({part[0]} is missing or malformed)" in text
 
 
 LOGS = ["3\n", "{}\n", "[]\n", "nonsense\n", '{"event": "TaskStarted", "task": 0}\n']

@@ -21,7 +21,7 @@ from metasp.methods import METHODS, RECOMMENDED
 from metasp.spec import RunSpec
 from metasp.sweeps import local
 from tests.helpers import finish, metasp
-from tests.reports.made import make_run
+from tests.reports.run_factories import make_run
 
 SMALL = ["--method", "er", "--epochs", "1", "--threads", "1", "--memory", "10"]
 
@@ -66,7 +66,7 @@ def test_a_piped_list_can_be_searched_for_a_long_name(tmp_path, monkeypatch):
 def test_commands_of_a_command(capsys):
     code, _, heard = told(capsys, "memory")
     assert code == 2
-    assert heard.startswith("metasp: say what to do.\nUsage: metasp memory")
+    assert heard.startswith("metasp: no command given.\nUsage: metasp memory")
     assert told(capsys, "memory", "lst")[2].endswith("'list'? See `metasp memory --help`.\n")
 
 
@@ -197,6 +197,7 @@ def test_methods_are_told_apart_in_80_columns():
     assert set(METHODS) <= set(words)
     told = [(r.stores, r.weighs, r.cost) for r in METHODS.values()]
     assert all(all(each) for each in told)
-    assert [name for name, line in words.items() if line.split()[2] == "*"] == [RECOMMENDED]
+    recommended = [name for name, line in words.items() if line.split()[2] == "*"]
+    assert recommended == [RECOMMENDED.method]
     rows = json.loads(metasp("list", "methods", "--json").stdout)["methods"]
-    assert [row["name"] for row in rows if row["recommended"]] == [RECOMMENDED]
+    assert [row["name"] for row in rows if row["recommended"]] == recommended

@@ -18,7 +18,7 @@ from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.sweeps.grid import expand, read_sweep
 from tests.helpers import finish
-from tests.reports.made import make_run
+from tests.reports.run_factories import make_run
 
 
 def told(capsys, *arguments):
@@ -40,8 +40,8 @@ def told(capsys, *arguments):
         (["report", "RUNS", "--table", "matrix", "--paper"], "--paper is for --table scores"),
         (["report", "RUNS", "--table", "time", "--against", "er"], "--against is for"),
         (["report", "RUNS", "--check", "file"], "--check is for --table influence"),
-        (["report", "RUNS", "--json", "--format", "csv"], "two forms: give one"),
-        (["report", "RUNS", "--table", "influence"], "not of runs: leave those out"),
+        (["report", "RUNS", "--json", "--format", "csv"], "two formats: give one"),
+        (["report", "RUNS", "--table", "influence"], "not runs: leave those out"),
         (["explore", "RUNS", "--port", "8123"], "--port is for --serve"),
         (["list", "methods", "--runs", "RUNS"], "--runs is for `metasp list runs`"),
         (["list", "runs", "--data", "RUNS"], "--data is for `metasp list benchmarks`"),
@@ -119,7 +119,7 @@ def test_a_damaged_archive_is_one_sentence(tmp_path):
 
 def test_a_single_class_name_is_no_list(tmp_path):
     np.savez(tmp_path / "a.npz", inputs=np.ones((4, 2)), labels=[0, 1, 0, 1], class_names=5)
-    with pytest.raises(UserError, match=r"class_names of .* is no list"):
+    with pytest.raises(UserError, match=r"class_names of .* is not a list"):
         load_benchmark(RunSpec(benchmark=f"arrays:{tmp_path / 'a.npz'}", tasks=2))
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_table_of_influences_is_one_sentence(tiny):
 
 
 def test_names_that_are_no_text_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no plain text"):
+    with pytest.raises(UserError, match="control characters"):
         RunSpec(benchmark="folder:/d/\udcff")
     for name in ("a", os.fsdecode(b"\xff")):
         (tmp_path / name).mkdir()

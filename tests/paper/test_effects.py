@@ -5,7 +5,7 @@ from metasp.paper.figures import EFFECTS
 from metasp.reports.configurations import group
 from metasp.reports.figures import draw
 from metasp.reports.records import gather
-from tests.reports.made import make_run, varied_settings
+from tests.reports.run_factories import make_run, varied_settings
 
 
 def test_a_setting_that_goes_with_another_or_stays_makes_a_family_of_rows(tmp_path):

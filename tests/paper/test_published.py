@@ -11,7 +11,7 @@ from metasp.paper.rehearsal_table import rehearsal_tables
 from metasp.paper.time_table import time_tables
 from metasp.reports.configurations import group
 from metasp.reports.records import gather
-from tests.reports.made import ablated_selections, make_run
+from tests.reports.run_factories import ablated_selections, make_run
 from tests.reports.test_render import report
 from tests.reports.test_scores import tables_of
 

@@ -43,10 +43,10 @@ def started() -> Iterator[object]:
 
 
 class Opened:
-    """A page from disk, with all it said and all it asked for."""
+    """A page from disk, or from an address, with all it said and all it asked for."""
 
     def __init__(
-        self, browser, path: Path, width: int = 1280, height: int = 900, **options
+        self, browser, path: Path | str, width: int = 1280, height: int = 900, **options
     ) -> None:
         self.context = browser.new_context(
             viewport={"width": width, "height": height}, accept_downloads=True, **options
@@ -57,7 +57,8 @@ class Opened:
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
+        self.page.set_default_timeout(10_000)
+        self.page.goto(path if isinstance(path, str) else path.as_uri())
 
     def tab(self, name: str) -> None:
         self.page.click(f"#tab-{name}")

@@ -1,26 +1,34 @@
 """The explorer in a real browser, on a real run and on made ones."""
 
-import csv
 import io
 import re
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from metasp.corrections import Corrections, read_corrections
 from metasp.experiment import prepare
 from metasp.reports.explorer import Examples, Missing, build_page
+from metasp.reports.suspects import read_scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from tests.helpers import finish, metasp
 from tests.reports.browser import Opened, started
-from tests.reports.explored import NAMES, made_influence, made_pictures, make_run
+from tests.reports.page_factories import NAMES, made_influence, made_pictures, make_run
 
 pytestmark = pytest.mark.slow
 
 MAP = "() => echarts.getInstanceByDom(document.querySelector('#map')).getOption()"
+
+
+BOUNDS = """(name) => {
+  const { top, bottom } = document.querySelector(name).getBoundingClientRect();
+  return [top, bottom];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +74,7 @@ def table(run: RunDir) -> dict:
 
 def test_it_loads_without_a_complaint_and_asks_nothing_of_the_network(real, opened):
     view = opened(real[1])
-    assert view.tabs == ["map", "gallery", "suspects", "memory", "scores"]
+    assert view.tabs == ["map", "gallery", "suspects", "verify", "memory", "scores"]
     for name in view.tabs:
         view.tab(name)
         assert view.page.is_visible(f"#panel-{name} h2")
@@ -245,15 +253,22 @@ def is_dark(colour: str) -> bool:
 def test_it_looks_right(real, opened, look):
     """Stored in build/explorer to be looked at; what can be measured is measured."""
     options = {
-        "light": {},
+        "light": {"height": 800},
         "dark": {"color_scheme": "dark"},
         "phone": {"width": 390, "height": 844},
     }
     view = opened(real[1], **options[look])
     shade = "getComputedStyle(document.body).backgroundColor"
     assert is_dark(view.page.evaluate(shade)) == (look == "dark")
+    if look == "light":
+        top, bottom = view.page.evaluate(BOUNDS, "#map")
+        assert bottom - top > 250
+        assert bottom <= 800, "the whole map is seen before anything is scrolled"
     for name in view.tabs:
         view.tab(name)
+        top, bottom = view.page.evaluate(BOUNDS, f"#panel-{name}")
+        tall = view.page.viewport_size["height"]
+        assert 0 <= top < 0.6 * tall, f"what {name} shows is in view after a tap"
         wide, window = view.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert wide <= window, f"{name} is wider than the window"
         picture = np.asarray(Image.open(view.shot(f"{look}-{name}")).convert("L"))
@@ -277,34 +292,22 @@ def test_names_from_the_data_are_only_text(opened, tmp_path):
 
 
 def test_suspects_are_ticked_and_saved(opened, tmp_path):
-    columns = made_influence(60, 1)
-    size = np.mean(np.abs(columns["fused"]))
-    rows = [
-        at for at in range(60)
-        if columns["stability"][at] > 0 and columns["plasticity"][at] > 0
-        and columns["predicted"][at] != columns["label"][at]
-    ]  # fmt: skip
-    rows.sort(key=lambda at: -columns["fused"][at] / size)
-    view = opened([make_run(tmp_path)], made_pictures(60))
+    run = make_run(tmp_path, scores=True)
+    scores = read_scores(run).scores
+    view = opened([run], made_pictures(60))
     view.tab("suspects")
-    assert view.page.inner_text(".badge") == str(len(rows))
-    assert view.ids("#panel-suspects") == [columns["id"][at] for at in rows]
-    assert view.page.is_disabled("#export")
-    for at in rows[:3]:
-        view.page.click(f".card[data-id='{columns['id'][at]}'] input")
+    wanted = scores.ids[scores.suspects("margin")].tolist()
+    assert view.page.inner_text(".badge") == str(len(wanted))
+    assert view.ids("#panel-suspects") == wanted
+    assert view.page.is_disabled("#download")
+    for identity in wanted[:3]:
+        view.page.click(f".card[data-id='{identity}'] input")
     with view.page.expect_download() as waiting:
-        view.page.click("#export")
-    text = waiting.value.path().read_text(encoding="utf-8")
-    saved = list(csv.DictReader(io.StringIO(text, newline="")))
-    assert [int(row["id"]) for row in saved] == [columns["id"][at] for at in rows[:3]]
-    for row, at in zip(saved, rows):
-        assert row["label_name"].removeprefix("'") == NAMES[columns["label"][at]]
-        assert not row["label_name"].startswith("=")
-        assert float(row["fused"]) == pytest.approx(columns["fused"][at], rel=1e-4)
-    view.page.click("text=Highest loss first")
-    assert view.ids("#panel-suspects") == [
-        columns["id"][at] for at in sorted(rows, key=lambda at: -columns["loss"][at])
-    ]
+        view.page.click("#download")
+    found = read_corrections({"verified": waiting.value.path()}, NAMES, 999)
+    assert found == Corrections(exclude=tuple(wanted[:3]))
+    view.page.click("#panel-suspects >> text=Loss")
+    assert view.ids("#panel-suspects") == scores.ids[scores.suspects("loss")].tolist()[:48]
     assert view.said == []
 
 
@@ -314,9 +317,11 @@ def test_a_run_without_influences_still_shows_its_memory_and_scores(opened, tmp_
     assert view.page.get_attribute("#tab-memory", "aria-selected") == "true"
     assert set(view.ids("#entered")) == set(range(20, 30))
     assert not view.page.is_visible("#filters")
-    for name in ("map", "gallery", "suspects"):
+    for name in ("map", "gallery"):
         view.tab(name)
         assert "measured no influence" in view.page.inner_text(f"#panel-{name}")
+    view.tab("verify")
+    assert "Nothing to verify yet" in view.page.inner_text("#panel-verify")
     view.tab("scores")
     assert "75.0 %" in view.page.inner_text(".facts")
     view.shot("er-scores")
@@ -360,6 +365,52 @@ def test_two_runs_side_by_side(opened, tmp_path):
     view.page.click("#run-switch >> text=B:")
     assert view.all(".side-count", "e => +e.textContent") == [side[1].count(n) for n in range(4)]
     assert before == [side[0].count(n) for n in range(4)]
+    assert view.said == []
+
+
+def test_compare_says_what_was_corrected_and_whose_label_looks_otherwise(opened, tmp_path):
+    said = {"exclude": (3,), "relabel": ((5, 0),), "verified": ((4, 1),)}
+    runs = [make_run(tmp_path, scores=True), make_run(tmp_path, seed=2, scores=True, **said)]
+    with runs[1].open(runs[1].spec()):
+        runs[1].keep_trusted({"task": [0, 0], "id": [4, 6], "label": [1, 0]})
+    view = opened(runs, made_pictures(60))
+    view.tab("compare")
+    each = "e => [+e.dataset.id, e.querySelector('.tile-note').textContent]"
+    notes = view.all("#corrected .tile", each)
+    assert notes == [
+        [3, "as it came → left out"],
+        [4, "as it came → verified =1+1"],
+        [5, f"as it came → relabelled {NAMES[0]}"],
+        [6, f"as it came → verified {NAMES[0]}"],
+    ]
+    scores = [read_scores(run).scores for run in runs]
+    suspects = [set(each.ids[each.suspects("margin")].tolist()) for each in scores]
+    more = view.page.locator("#panel-compare .more:visible")
+    while more.count():
+        more.first.click()
+    assert set(view.all("#cleared .tile", "e => +e.dataset.id")) == suspects[0] - suspects[1]
+    assert set(view.all("#doubted .tile", "e => +e.dataset.id")) == suspects[1] - suspects[0]
+    assert suspects[0] - suspects[1]
+    assert suspects[1] - suspects[0]
+    assert view.said == []
+
+
+def test_the_page_says_when_its_own_measure_is_dirty(opened, tmp_path):
+    """A quarter of the made labels look wrong; the memory has verified ones, or not."""
+    view = opened([make_run(tmp_path, scores=True)], made_pictures(60))
+    assert "labels look wrong" in view.page.inner_text("#banner")
+    assert "nobody has verified" in view.page.inner_text("#panel-map")
+    view.page.click("#banner button")
+    assert view.page.is_visible("#deck")
+    run = make_run(tmp_path, seed=2, scores=True)
+    path = run.path / "memory/task-001.parquet"
+    held = pq.read_table(path)
+    tasks = [0 if label < 2 else 1 for label in held["label"].to_pylist()]
+    held = held.set_column(held.column_names.index("task"), "task", pa.array(tasks))
+    pq.write_table(held.append_column("pinned", pa.array([True] * len(held))), path)
+    view = opened([run], made_pictures(60))
+    assert not view.page.is_visible("#banner")
+    assert "Measured against the run’s" in view.page.inner_text("#panel-map")
     assert view.said == []
 
 

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from metasp.errors import UserError
-from metasp.reports.explorer import Examples, Missing, build_page
+from metasp.reports.explorer import Examples, Missing, Texts, build_page
+from metasp.reports.explorer.deck import deck
 from metasp.reports.explorer.html import embedded
 from metasp.reports.explorer.pictures import RIM, packed
 from metasp.reports.explorer.points import (
@@ -24,9 +25,11 @@ from metasp.reports.explorer.points import (
     ids_to_show,
     side_counts,
 )
-from metasp.reports.explorer.records import read_run
+from metasp.reports.explorer.records import goals, read_run
+from metasp.reports.suspects import read_scores
+from metasp.suspects import NO_CLASS, WAYS, Scores
 from tests.helpers import ROOT, finish, metasp
-from tests.reports.explored import NAMES, made_influence, made_pictures, make_run
+from tests.reports.page_factories import NAMES, made_influence, made_pictures, make_run
 
 WITHOUT = Missing("the data is gone.")
 
@@ -94,16 +97,85 @@ def test_the_limit_keeps_the_memory_and_both_ends():
     columns = made_influence(3000, 7)
     points = Points.of(columns, "x")
     remembered = np.arange(100, 140)
-    shown = ids_to_show(points, remembered, 700)
+    others = np.arange(6000, 6500)
+    shown = ids_to_show(points, [remembered], others, 700)
     assert len(shown) == len(set(shown.tolist())) == 700
     assert set(remembered) <= set(shown.tolist())
     for measure in MEASURES:
         order = np.argsort(columns[measure])
         ends = {columns["id"][i] for i in [*order[:20], *order[-20:]]}
         assert ends <= set(shown.tolist())
-    assert (ids_to_show(points, remembered, 700) == shown).all()
+    assert (ids_to_show(points, [remembered], others, 700) == shown).all()
     rest = np.setdiff1d(shown, remembered)
-    assert 3500 < np.median(rest) < 5500, "the sample of the rest is even over ids 3000..6000"
+    assert 3500 < np.median(rest) < 5500, "the sample of the rest is even over ids 3000..6500"
+    assert set(others) & set(shown.tolist())
+
+
+def made_scores(margins: list[float], labels: list[int]) -> Scores:
+    size = len(margins)
+    unknown = np.full(size, np.nan)
+    ways = {**dict.fromkeys(WAYS, unknown), "margin": np.asarray(margins)}
+    tasks, guesses = np.zeros(size, np.int64), np.full(size, NO_CLASS)
+    return Scores(10 * np.arange(size), np.asarray(labels), tasks, guesses, ways)
+
+
+def test_the_deck_has_the_likely_right_of_each_class_then_doubts_in_turn():
+    scores = made_scores([3, -2, 5, 0.1, -4, np.nan, 1], [0, 0, 1, 1, 1, 0, 0])
+    cards = deck(scores, "margin")
+    assert cards["right"] == {"0": [0, 60, 10], "1": [20, 30, 40]}
+    # Most suspect −4, −2, 0.1, 1, …; nearest to 0: 0.1, 1, −2, …; each once.
+    assert cards["then"] == [40, 30, 10, 60, 0, 20]
+
+
+def test_suspects_of_the_page_are_those_of_the_terminal(tmp_path):
+    run = make_run(tmp_path, scores=True)
+    told = data_of(build_page([run], WITHOUT).content)["runs"][0]["scores"]
+    found = read_scores(run)
+    assert told["best"] == found.scores.best == "margin"
+    assert told["all"] == len(found.scores.ids) == 120
+    for way, entry in told["ways"].items():
+        wanted = [found.row(int(place)) for place in found.scores.suspects(way)]
+        rows = entry["order"][: entry["expected"]]
+        assert [told["id"][row] for row in rows] == [row["id"] for row in wanted]
+        assert [told["predicted"][row] for row in rows] == [row["predicted"] for row in wanted]
+        values = [entry["values"][row] for row in rows]
+        assert values == pytest.approx([row[way] for row in wanted], rel=1e-4)
+    assert {"margin", "loss", "influence", "both"} == set(told["ways"])
+
+
+def test_examples_to_verify_are_on_a_page_with_few(tmp_path):
+    run = make_run(tmp_path, size=3000, scores=True)
+    built = build_page([run], WITHOUT, (), 1500)
+    told = data_of(built.content)
+    assert told["shown"] == 1500 < told["examples"] == 6000
+    cards = deck(read_scores(run).scores, "margin")
+    assert told["runs"][0]["deck"] == cards
+    assert set(cards["then"][:50]) <= set(told["runs"][0]["scores"]["id"])
+
+
+def test_against_what_influence_was_measured():
+    """Verified examples alone, where every class of the task, or of the past, has some."""
+    tasks = [{"classes": [0, 1]}, {"classes": [2, 3]}]
+    table = {"label": [0, 1, 2, 3, 3], "task": [0, 0, 1, 1, 1]}
+    cases = [
+        ([1, 1, 1, 1, 0], True, True),
+        ([1, 0, 1, 1, 1], False, True),
+        ([1, 1, 1, 0, 0], True, False),
+        ([None] * 5, False, False),
+    ]
+    for pinned, old, new in cases:
+        told = goals({1: {**table, "pinned": pinned}}, tasks)
+        assert told == [{"task": 1, "old": old, "new": new}]
+    assert goals({1: table}, tasks) == [{"task": 1, "old": False, "new": False}]
+
+
+def test_sentences_are_shown_as_they_are(tmp_path):
+    texts = {number: f"<b>sentence</b> {number}" for number in range(120)}
+    page = build_page([make_run(tmp_path)], Texts(texts)).content
+    about = data_of(page)["pictures"]
+    assert about["kind"] == "texts"
+    assert about["values"][about["ids"].index(7)] == texts[7]
+    assert b"<b>sentence" not in page
 
 
 def test_what_entered_and_left_the_memory(tmp_path):
@@ -260,7 +332,7 @@ def with_all(column, value):
         ("memory/task-001.parquet", with_all("id", "seven"), r"task-001.parquet is .*seven"),
         ("memory/task-001.parquet", truncate, r"task-001.parquet is damaged"),
         ("result.json", truncate, r"result.json is damaged"),
-        ("result.json", lambda path: path.write_text("{}"), r"lacks or garbles class_il"),
+        ("result.json", lambda path: path.write_text("{}"), r"class_il is missing or malformed"),
         ("events.jsonl", lambda path: path.write_text("no\n"), r"events.jsonl is damaged"),
         ("events.jsonl", lambda path: path.unlink(), r"no events.jsonl"),
         ("spec.toml", lambda path: path.unlink(), r"is not a run"),

@@ -1,7 +1,9 @@
 """The page served: for this machine alone, until Ctrl-C."""
 
 import http.client
+import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -14,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from metasp.corrections import read_corrections
+from metasp.reports.explorer.desk import Desk, Drawer
 from metasp.reports.explorer.serve import server_of
 from tests.helpers import ROOT, metasp
-from tests.reports.explored import make_run
+from tests.reports.page_factories import NAMES, make_run
 
 
 @pytest.fixture
@@ -35,6 +39,160 @@ def ask(port: int, path: str, host: str | None = None):
     connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{port}"})
     answer = connection.getresponse()
     return answer.status, answer.read(), dict(answer.getheaders())
+
+
+def served_in(page: bytes) -> dict:
+    found = re.search(rb'<script type="application/json" id="served">(.*?)</script>', page, re.S)
+    return json.loads(found[1])
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """A desk with verdicts on one run, served."""
+    labels = {identity: identity % 4 for identity in range(50)}
+    desk = Desk({"one": Drawer(tmp_path / "verified.csv", labels, NAMES, "RUN/verified.csv")})
+    server = server_of(b"page", desk=desk)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield desk, server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def post(desk, body: object, path: str = "/verified", **headers: str | None):
+    """Send a body as the page does, with some headers changed, or left out (None)."""
+    own, port = desk
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    usual = {
+        "Host": f"127.0.0.1:{port}",
+        "Origin": f"http://127.0.0.1:{port}",
+        "Content-Type": "application/json",
+        "X-Metasp-Token": own.token,
+        "Content-Length": str(len(content)),
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.putrequest("POST", path, skip_host=True, skip_accept_encoding=True)
+    for name, value in {**usual, **{k.replace("_", "-"): v for k, v in headers.items()}}.items():
+        if value is not None:
+            connection.putheader(name, value)
+    connection.endheaders(content)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def said(*verdicts: list, version: str = "", run: str = "one") -> dict:
+    return {"run": run, "version": version, "verdicts": list(verdicts)}
+
+
+def test_verdicts_are_saved_as_the_commands_take_them(desk):
+    status, answer = post(desk, said([7, 3], [2, None], [5, 1]))
+    assert status == 200
+    drawer = desk[0].drawers["one"]
+    assert json.loads(answer) == {"saved": 3, "version": drawer.version()}
+    text = drawer.path.read_bytes().decode()
+    assert text.splitlines() == [
+        "id,label,was",
+        '2,,"a ""quoted"", one"',
+        "5,'=1+1,'=1+1",
+        "7,plain & simple,plain & simple",
+    ]
+    found = read_corrections({"verified": drawer.path}, NAMES, 50)
+    assert (found.verified, found.exclude) == (((5, 1), (7, 3)), (2,))
+    assert drawer.saved() == [(2, None), (5, 1), (7, 3)]
+    assert not list(drawer.path.parent.glob(".*")), "no half-written file is left"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (403, {"Origin": "http://evil.example"}),
+        (403, {"Origin": "null"}),
+        (403, {"Origin": None}),
+        (403, {"Origin": "http://127.0.0.1:1"}),
+        (403, {"Host": "evil.example", "Origin": "http://evil.example"}),
+        (403, {"Sec_Fetch_Site": "cross-site"}),
+        (403, {"X_Metasp_Token": "guess"}),
+        (403, {"X_Metasp_Token": None}),
+        (403, {"X_Metasp_Token": "\xff"}),
+        (415, {"Content_Type": "text/plain"}),
+        (415, {"Content_Type": "application/x-www-form-urlencoded"}),
+        (415, {"Content_Type": None}),
+        (411, {"Content_Length": None}),
+        (411, {"Content_Length": "-1"}),
+        (411, {"Transfer_Encoding": "chunked"}),
+        (413, {"Content_Length": "4000001"}),
+        (413, {"Content_Length": "9" * 5000}),
+        (404, {"path": "/"}),
+        (404, {"path": "/verified?x"}),
+        (404, {"path": "/../verified"}),
+        (404, {"path": "/spec.toml"}),
+    ],
+)
+def test_who_is_not_the_page_cannot_save(desk, status, headers):
+    assert post(desk, said([1, 1]), **headers)[0] == status
+    assert not desk[0].drawers["one"].path.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "not a run's verdicts"),
+        (b"\xff", "not a run's verdicts"),
+        (b"[" * 100_000, "not a run's verdicts"),
+        ([], "not a run's verdicts"),
+        ({"run": "one", "version": ""}, "not a run's verdicts"),
+        (said(run="../other"), "not of that run"),
+        ({**said(), "run": ["one"]}, "not of that run"),
+        ({**said(), "verdicts": {"1": 1}}, "are a list"),
+        (said([1]), "an id and a class"),
+        (said(["1", 1]), "an id and a class"),
+        (said([True, 1]), "an id and a class"),
+        (said([1.0, 1]), "an id and a class"),
+        (said([50, 1]), "no id 50"),
+        (said([-1, 1]), "no id -1"),
+        (said([10**30, 1]), "no id 1000"),
+        (said([1, 4]), "names no class"),
+        (said([1, -1]), "names no class"),
+        (said([1, "=1+1"]), "names no class"),
+        (said([1, False]), "names no class"),
+        (said([1, 1], [1, 2]), "two verdicts about id 1"),
+        (said([1, 1], version="other"), "changed since"),
+    ],
+)
+def test_what_is_no_verdict_is_one_sentence(desk, body, words):
+    status, answer = post(desk, body)
+    assert status == 400
+    assert words in answer
+    assert "\n" not in answer
+    assert not desk[0].drawers["one"].path.exists()
+
+
+def test_a_file_edited_meanwhile_is_not_written_over(desk):
+    drawer = desk[0].drawers["one"]
+    version = json.loads(post(desk, said([1, 1]))[1])["version"]
+    assert desk[0].told()["runs"]["one"]["version"] == version
+    drawer.path.write_text("id,label\n1,=1+1\n2,=1+1\n")
+    status, answer = post(desk, said([3, 1], version=version))
+    assert (status, "changed since" in answer) == (400, True)
+    assert desk[0].told()["runs"]["one"]["saved"] == [(1, 1), (2, 1)]
+    for text, words in (("id,label\n1,nothing\n", "unknown class"), ("id,label\n77,\n", "id 77")):
+        drawer.path.write_text(text)
+        told = desk[0].told()["runs"]["one"]
+        assert words in told["amiss"]
+        assert told["saved"] == []
+        status, answer = post(desk, said([3, 1], version=told["version"]))
+        assert (status, words in answer) == (400, True)
+        assert drawer.path.read_text() == text
+
+
+def test_a_disk_that_is_full_is_one_sentence(desk):
+    drawer = desk[0].drawers["one"]
+    drawer.path.mkdir()  # nothing can take its place
+    status, answer = post(desk, said([1, 1]))
+    assert status in (400, 500)
+    assert "Traceback" not in answer
+    assert "cannot read" in answer or "could not be written" in answer
 
 
 def test_one_page_and_nothing_else(port):
@@ -89,7 +247,12 @@ def test_served_until_ctrl_c(tmp_path):
             assert address == f"http://127.0.0.1:{port}/"
             status, content, _ = ask(port, "/")
             assert status == 200
-            assert content == Path(page).read_bytes()
+            told, wanted = served_in(content), Path(page).read_bytes()
+            assert told["token"].encode() not in wanted, "the file can be mailed: it has no token"
+            assert told["runs"][run.path.name]["file"] == str(run.path / "verified.csv")
+            own = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+            bare = content.replace(own, b"null").replace(b"; connect-src 'self'", b"")
+            assert bare == wanted
             until = time.monotonic() + 20
             while not (opened.exists() and opened.read_text()) and time.monotonic() < until:
                 time.sleep(0.05)

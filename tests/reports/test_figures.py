@@ -1,6 +1,7 @@
 """Figures hold exactly the stored numbers, and say which sweep makes what they lack."""
 
 import csv
+import json
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,7 +21,7 @@ from metasp.reports.figures import draw as draw_figure
 from metasp.reports.figures.accuracy import pareto_front
 from metasp.reports.records import gather
 from metasp.store.run_dir import INFLUENCE
-from tests.reports.made import make_run, varied_settings
+from tests.reports.run_factories import make_run, varied_settings
 
 TASKS, NEW, MEMORY = 3, 40, 15
 
@@ -67,6 +68,8 @@ def read(file):
 def test_every_figure_is_drawn_with_its_data(runs, tmp_path, capsys):
     er = next(runs.glob("*-er-*"))
     made_influence(er)
+    step = {"event": "StepTaken", "task": 0, "epoch": 1, "doubted": 0.25}
+    (er / "events.jsonl").write_text(json.dumps(step) + "\n")
     out = tmp_path / "out"
     draw(runs, out, capsys, "--against", "er")
     for name in ALL:

@@ -7,7 +7,7 @@ import pytest
 
 from metasp.errors import UserError
 from metasp.reports.records import gather
-from tests.reports.made import make_run
+from tests.reports.run_factories import make_run
 
 GARBLED = [
     (("class_il", "matrix"), []),
@@ -57,9 +57,9 @@ def test_damaged_runs_are_skipped_named_and_counted(tmp_path):
         (altered, "does not follow from its matrix"),
         (other_spec, "digest"),
         (nothing, "not an object"),
-        (lacking, "lacks"),
+        (lacking, "malformed"),
         *(
-            (run, {"A_inf": "does not follow", "total": "hold nan"}.get(part[-1], "lacks"))
+            (run, {"A_inf": "does not follow", "total": "contain nan"}.get(part[-1], "malformed"))
             for part, run in broken.items()
         ),
     ):

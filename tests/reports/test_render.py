@@ -11,14 +11,16 @@ import sys
 import pytest
 
 from metasp.cli import main
+from metasp.console import text_console
 from metasp.paper.influence_table import influence_table
 from metasp.paper.published import published_scores
 from metasp.reports.configurations import group
 from metasp.reports.matrix import matrix_tables
 from metasp.reports.records import gather
-from metasp.reports.render import latex, md, tex
-from metasp.reports.scores import Comparison, score_tables
-from tests.reports.made import ablated_selections
+from metasp.reports.reference import Comparison
+from metasp.reports.render import latex, md, terminal, tex
+from metasp.reports.scores import difference_tables, score_tables
+from tests.reports.run_factories import ablated_selections
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_latex_compiles_with_booktabs(runs, tmp_path):
         pytest.skip("pdflatex is not installed: apt-get install texlive-latex-recommended")
     how = Comparison(against="er", published=published_scores())
     tables = score_tables(group(gather([runs]).records), how)
-    body = latex([*tables, influence_table(None), *matrix_tables(gather([runs]).records[0])])
+    body = latex([*tables, influence_table(None), *matrix_tables(gather([runs]).records[:1])])
     document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
     (tmp_path / "table.tex").write_text(document + body + "\\end{document}\n")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
@@ -84,10 +86,55 @@ def test_the_matrix_of_one_run_is_the_stored_one(runs, capsys):
     (run, *_) = sorted(runs.iterdir())
     text = report(capsys, run, "--table", "matrix", "--json")
     rows = json.loads(text)["tables"][0]["rows"]
-    matrix = json.loads((run / "result.json").read_text())["class_il"]["matrix"]
-    assert {(r["after_task"], r["task"]): r["accuracy"] for r in rows} == {
-        (t + 1, k + 1): matrix[t][k] for t in range(3) for k in range(t + 1)
-    }
+    stored = json.loads((run / "result.json").read_text())
+    for scenario in ("class_il", "task_il"):
+        matrix = stored[scenario]["matrix"]
+        assert {(r["trained_task"], r["tested_task"]): r[scenario] for r in rows} == {
+            (t + 1, k + 1): matrix[t][k] for t in range(3) for k in range(t + 1)
+        }
+
+
+def test_the_matrices_of_many_runs_are_one_tidy_csv(runs, capsys):
+    text = report(capsys, runs, "--table", "matrix", "--format", "csv")
+    lines = list(csv.DictReader(io.StringIO(text)))
+    names = ["run", "method", "seed", "trained_task", "tested_task", "class_il", "task_il"]
+    assert list(lines[0]) == names
+    found = {tuple(line[name] for name in names[:5]): line for line in lines}
+    assert len(found) == len(lines) == 6 * len(list(runs.iterdir()))
+    for run in runs.iterdir():
+        stored = json.loads((run / "result.json").read_text())
+        spec = stored["spec"]
+        line = found[run.name, spec["method"], str(spec["seed"]), "3", "2"]
+        for scenario in ("class_il", "task_il"):
+            assert float(line[scenario]) == stored[scenario]["matrix"][2][1]
+
+
+@pytest.mark.parametrize("form", ["terminal", "latex", "markdown"])
+def test_p_values_stand_in_every_form_for_people(runs, capsys, form):
+    entries = json.loads(report(capsys, runs, "--against", "er", "--format", "json"))["tables"]
+    text = report(capsys, runs, "--against", "er", "--format", form)
+    for entry in (row for table in entries for row in table["rows"]):
+        if entry["p"] is not None and entry["p"] >= 0.001:
+            assert f"({entry['p']:.3f}".replace("(0.", "(.") in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_width_of_a_terminal_breaks_a_word(runs, width):
+    groups = group(gather([runs]).records)
+    how = Comparison(against="er")
+    tables = [*score_tables(groups, how), *difference_tables(groups, how)]
+    out = io.StringIO()
+    text_console(file=out, width=width).print(terminal(tables))
+    shown = out.getvalue()
+    assert max(len(line) for line in shown.splitlines()) <= width
+    found = set(re.split(r"[\s┃│]+", shown))
+    for table in tables:
+        cells = [c.text + c.tail for row in table.rows for c in row]
+        for text in (table.title, *table.header, *cells, *table.notes):
+            assert set(text.split()) <= found
+    for table in tables:  # a number and its deviation stand on one line
+        for text in (c.text for row in table.rows for c in row[1:]):
+            assert text in shown
 
 
 def test_damage_is_counted_on_stderr(runs, capsys):
@@ -102,8 +149,10 @@ def test_damage_is_counted_on_stderr(runs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--table", "matrix"], "of one run"),
         (["--against", "erx"], "did you mean"),
+        (["--by", "memori"], "did you mean 'memory'"),
+        (["--by", "memory", "--paper"], "give one"),
+        (["--by", "memory", "--table", "time"], "--table scores"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_code_2(runs, capsys, arguments, words):

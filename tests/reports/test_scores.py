@@ -3,15 +3,18 @@
 import json
 
 import pytest
+from scipy.stats import ttest_rel
 
 from metasp.errors import UserError
+from metasp.metrics import METRICS
 from metasp.reports.configurations import group
 from metasp.reports.records import gather
-from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.reference import Comparison
+from metasp.reports.scores import difference_tables, score_tables
 from metasp.reports.variants import as_published
 from metasp.store import RunDir
 from tests.helpers import ROOT
-from tests.reports.made import make_run
+from tests.reports.run_factories import make_run
 
 
 def tables_of(folder, **how):
@@ -72,7 +75,7 @@ def test_rows_are_named_by_what_sets_them_apart(tmp_path):
             "gem",
             "metasp (pseudo steps 3, rehearse last 2)",
             "metasp (rehearse last 2)",
-            "metasp-only-s (shuffle influence)",
+            "metasp-only-s (shuffled)",
         ]
     ]
 
@@ -106,12 +109,75 @@ def test_holm_only_raises_the_p_values(tmp_path):
     for seed in range(4):
         for number, name in enumerate(("er", "gem", "mir", "gss")):
             make_run(tmp_path, 0.5 + 0.01 * number, method=name, seed=seed)
-    raw = tables_of(tmp_path, against="er")[0].data
-    corrected = tables_of(tmp_path, against="er", holm=True)[0].data
-    pairs = [(r["p"], c["p"]) for r, c in zip(raw, corrected) if r["p"] is not None]
+    data = tables_of(tmp_path, against="er")[0].data
+    pairs = [(entry["p"], entry["p_corrected"]) for entry in data if entry["p"] is not None]
     assert len(pairs) == 12
     assert all(c >= r for r, c in pairs)
     assert any(c > r for r, c in pairs)
+
+
+@pytest.mark.parametrize("holm", [False, True])
+def test_p_values_are_scipys_and_the_correction_is_over_each_column(tmp_path, holm):
+    """Also where the marks go by the corrected ones: each number keeps its place."""
+    names = ("er", "gem", "mir", "gss")
+    for seed in range(5):
+        for number, name in enumerate(names):
+            make_run(tmp_path, 0.5 + 0.01 * number, method=name, seed=seed)
+    groups = group(gather([tmp_path]).records)
+    how = Comparison(against="er", holm=holm)
+    data = score_tables(groups, how)[0].data
+    rows = {row.label: row for row in groups[0].rows}
+    for metric in METRICS:
+        scores = {name: list(rows[name].scores("class_il", metric).values()) for name in names}
+        p = {name: ttest_rel(scores["er"], scores[name]).pvalue for name in names[1:]}
+        ranked = sorted(p, key=lambda name: p[name])
+        steps = [min(1.0, (3 - place) * p[name]) for place, name in enumerate(ranked)]
+        corrected = {name: max(steps[: place + 1]) for place, name in enumerate(ranked)}
+        for entry in data:
+            if entry["metric"] == metric and entry["label"] != "er":
+                assert entry["p"] == pytest.approx(p[entry["label"]])
+                assert entry["p_corrected"] == pytest.approx(corrected[entry["label"]])
+                decides = corrected if holm else p
+                assert bool(entry["mark"]) == (decides[entry["label"]] < 0.05)
+    (table, _) = difference_tables(groups, how)
+    (entry,) = [e for e in data if e["label"] == "gss" and e["metric"] == "A_inf"]
+    shown = cell(table, "gss", "A_∞").text
+    p_words = [f"{entry[key]:.3f}".removeprefix("0") for key in ("p", "p_corrected")]
+    assert shown == f"{-entry['reference_minus_this']:+.2f} ({'; '.join(p_words)})"
+    assert [row[0].text for row in table.rows] == ["gem", "gss", "mir"]
+
+
+def test_few_seeds_are_cautioned_about_and_five_are_not(tmp_path):
+    for seed in range(5):
+        make_run(tmp_path, 0.6, method="metasp-rehsel", seed=seed)
+        make_run(tmp_path, 0.3, method="er", seed=seed)
+    assert not any("caution" in note for note in tables_of(tmp_path)[0].notes)
+    for seed in range(4):
+        make_run(tmp_path, 0.4, method="gem", seed=seed)
+    (note,) = [note for note in tables_of(tmp_path)[0].notes if "caution" in note]
+    assert note.startswith("caution: 1 of 2 comparisons rest on 4 seeds")
+
+
+def test_rows_of_another_schedule_are_marked(tmp_path):
+    make_run(tmp_path, method="er")
+    make_run(tmp_path, method="er", rehearse_last=2)
+    make_run(tmp_path, method="metasp", rehearse_last=None)
+    make_run(tmp_path, method="finetune", selection=None, memory=0)
+    table = tables_of(tmp_path)[0]
+    signs = {row[0].text: row[0].footnote for row in table.rows}
+    assert signs == {"finetune": "", "er": "", "er (rehearse last 2)": "¹", "metasp": "²"}
+    (note,) = [note for note in table.notes if note.startswith("schedules differ")]
+    assert "¹ rehearses in the last 2 of 5 epochs" in note
+    assert "² rehearses in the last 1 of 5 epochs" in note
+    assert {d["label"]: d["schedule"] for d in table.data}["metasp"] in note
+
+
+def test_rows_of_one_schedule_are_not_marked(tmp_path):
+    for name in ("metasp", "metasp-rehsel"):
+        make_run(tmp_path, method=name, rehearse_last=None)
+    table = tables_of(tmp_path)[0]
+    assert not any(row[0].footnote for row in table.rows)
+    assert not any("schedule" in note for note in table.notes)
 
 
 def test_missing_seeds_are_named_and_never_paired(tmp_path):
@@ -122,7 +188,7 @@ def test_missing_seeds_are_named_and_never_paired(tmp_path):
     table = tables_of(tmp_path)[0]
     assert cell(table, "er", "seeds").text == "3 of 5"
     notes = " ".join(table.notes)
-    assert "er lacks seed 1, 4" in notes
+    assert "er lacks seeds 1, 4" in notes
     assert "metasp-rehsel lacks seed 9" in notes
     (entry,) = [d for d in table.data if d["label"] == "er" and d["metric"] == "A_inf"]
     assert (entry["pairs"], entry["missing_seeds"]) == (2, "1 4")
@@ -218,6 +284,9 @@ def test_whom_to_compare_with_must_be_there_and_be_one(tmp_path):
     with pytest.raises(UserError, match="several rows"):
         tables_of(tmp_path, against="er")
     assert tables_of(tmp_path, against="er (epochs 9)")
+    assert tables_of(tmp_path, against="er, epochs 9")
+    with pytest.raises(UserError, match="row to compare with"):
+        tables_of(tmp_path, against="er, epochs 7")
 
 
 def test_a_single_seed_is_not_tested_and_the_table_says_so(tmp_path):
@@ -225,6 +294,7 @@ def test_a_single_seed_is_not_tested_and_the_table_says_so(tmp_path):
     make_run(tmp_path, 0.3, method="er")
     table = tables_of(tmp_path)[0]
     assert not any(c.mark for row in table.rows for c in row)
+    assert difference_tables(group(gather([tmp_path]).records), Comparison()) == []
     assert any("no tests" in note for note in table.notes)
     assert not any("significantly" in note for note in table.notes)
 
@@ -240,3 +310,28 @@ def test_a_run_that_trained_without_forgotten_examples_is_named(tmp_path):
     assert [note for note in notes if "forget" in note] == [
         "er, seed 3, was trained without the 190 examples that it was told to forget."
     ]
+
+
+def test_influence_added_to_a_method_is_part_of_its_name(tmp_path):
+    """So is its control; its other settings are said where they are not the usual ones."""
+    from metasp.reports.variants import as_published
+
+    for seed in (1, 2):
+        make_run(tmp_path, 0.5, method="derpp", seed=seed)
+        for settings in ({}, {"shuffle_influence": True}, {"gamma": 0.5}):
+            make_run(tmp_path, 0.6, method="derpp", influence="metasp", seed=seed,
+                     settings=settings)  # fmt: skip
+        make_run(tmp_path, 0.6, method="derpp", influence="robust", seed=seed)
+        make_run(tmp_path, 0.4, method="metasp", seed=seed, settings={"shuffle_influence": True})
+    assert labels(tmp_path) == [
+        [
+            "derpp",
+            "derpp + influence",
+            "derpp + influence (gamma 0.5)",
+            "derpp + influence, shuffled",
+            "derpp + robust influence",
+            "metasp (shuffled)",
+        ]
+    ]
+    (found,) = group(gather([tmp_path]).records)
+    assert [row.label for row in found.rows if as_published(row)] == ["derpp"]

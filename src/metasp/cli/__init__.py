@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         sys.exit(fail(str(error)))
     except click.exceptions.NoArgsIsHelpError as error:
-        sys.exit(fail(f"say what to do.\n{error.format_message()}"))
+        sys.exit(fail(f"no command given.\n{error.format_message()}"))
     except click.UsageError as error:
         words = error.format_message()
         takes = {part.name for part in error.ctx.command.params} if error.ctx else set()
@@ -90,11 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(fail("stopped.", 130))
     except OSError as error:  # a disk, folder or file that is not as it should be
         what = f"cannot use {error.filename}" if error.filename else "the system refused"
-        sys.exit(fail(f"{what}: {error.strerror or error}; mend that, or choose another place."))
+        sys.exit(fail(f"{what}: {error.strerror or error}; fix that, or choose another place."))
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not NO_ROOM.search(str(error)):
             raise
-        sys.exit(fail("this machine has too little memory for it: choose a smaller width, "
+        sys.exit(fail("this machine has too little memory for this: choose a smaller width, "
                       "batch_size or image_size. What was stored is intact."))  # fmt: skip
     sys.exit(code if isinstance(code, int) else 0)
 

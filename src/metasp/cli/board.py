@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from metasp.sweeps.board import Board
     from metasp.sweeps.jobs import Job, Update
 
-NAMED = {"benchmark", "method", "memory", "seed", "data_digest"}  # a run's name says these
+NAMED = {
+    "benchmark",
+    "method",
+    "influence",
+    "memory",
+    "seed",
+    "data_digest",
+}  # a run's name says these
 
 
 def follow(board: "Board", updates: "Iterator[Update]", console: Console) -> None:
@@ -86,17 +93,22 @@ def listing(jobs: "list[Job]") -> Table:
         table.add_column(name, overflow="fold")
     common = varied([job.spec.as_dict() for job in jobs]) - {*NAMED, "settings"}
     own = {
-        name: varied([job.spec.settings for job in jobs if job.spec.method == name])
-        for name in {job.spec.method for job in jobs}
+        name: varied([job.spec.settings for job in jobs if whose(job) == name])
+        for name in {whose(job) for job in jobs}
     }
     for job in jobs:
         values = {k: v for k, v in job.spec.as_dict().items() if k in common}
-        values |= {k: v for k, v in job.spec.settings.items() if k in own[job.spec.method]}
+        values |= {k: v for k, v in job.spec.settings.items() if k in own[whose(job)]}
         if values.get("rehearse_last") == job.spec.epochs:  # all of them: no schedule
             del values["rehearse_last"]
         words = (f"{key.replace('_', ' ')} {value}" for key, value in values.items())
         table.add_row(job.name, ", ".join(words), job.stored)
     return table
+
+
+def whose(job: "Job") -> tuple[str, str]:
+    """Whose settings a run has."""
+    return job.spec.method, job.spec.influence
 
 
 def varied(entries: Sequence[Mapping[str, Any]]) -> set[str]:

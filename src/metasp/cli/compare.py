@@ -31,7 +31,7 @@ def command(run_a: Path, run_b: Path, form: str, as_json_: bool) -> None:
     """What changed from RUN_A to RUN_B, two runs on the same data: corrections, scores, and the
     accuracy on each task. Of one seed a difference may be chance: `metasp report` compares many."""
     if as_json_ and form not in ("terminal", "json"):
-        raise UserError(f"--json and --format {form} are two forms: give one.")
+        raise UserError(f"--json and --format {form} ask for two formats: give one of them.")
     tables = compare_tables([open_run(path) for path in (run_a, run_b)])
     if as_json_ or form == "json":
         print(as_json(tables))

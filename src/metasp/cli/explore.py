@@ -1,6 +1,7 @@
 """metasp explore: look at the examples of a run in the browser."""
 
 import json
+import shlex
 import sys
 import webbrowser
 from pathlib import Path
@@ -10,13 +11,15 @@ import click
 import numpy as np
 
 from metasp.cli.options import data_option, json_option
-from metasp.cli.terminal import typed
+from metasp.cli.terminal import typed, typed_again
 from metasp.console import text_console
 from metasp.errors import UserError
-from metasp.reports.explorer import Examples, Material, Missing, build_page
+from metasp.reports.explorer import Examples, Material, Missing, Texts, build_page
+from metasp.reports.explorer.desk import Desk, Drawer
+from metasp.reports.explorer.html import Built, Place, embedded
 from metasp.reports.explorer.serve import HOST, server_of
 from metasp.spec import RunSpec
-from metasp.store import open_run
+from metasp.store import RunDir, open_run
 from metasp.store.files import write_atomic
 
 EXAMPLES = """
@@ -56,14 +59,17 @@ def command(
     as_json: bool,
 ) -> None:
     """Write one page that shows which examples of RUN help the model remember, which help it
-    learn, which hurt both, and what the memory kept; with RUN_B, which examples changed sides.
-    The page needs no network and can be mailed."""
+    learn, which hurt both, and what the memory kept, and on which labels can be verified; with
+    RUN_B, which examples changed sides. The page needs no network and can be mailed. With --serve
+    it saves what you verify as RUN/verified.csv, which `metasp run --verified` takes."""
     if typed("port") and not serve:
         raise UserError("--port is for --serve: add that, or leave it out.")
     runs = [open_run(path) for path in (run, run_b) if path is not None]
     gone = [each.forgotten() for each in runs]
     material, names = examples_of(runs[0].spec(), data)
-    built = build_page(runs, material, names, max_examples)
+    typed_paths = [path for path in (run, run_b) if path is not None]
+    places = [Place(str(path), command_again(path)) for path in typed_paths]
+    built = build_page(runs, material, names, max_examples, places)
     target = out or runs[0].page(*runs[1:])
     write_page(target, built.content)
     if [each.forgotten() for each in runs] != gone:
@@ -83,12 +89,32 @@ def command(
             )
         print(target)
     if serve:
-        serve_page(built.content, port, sys.stderr if as_json else sys.stdout)
+        drawers = {
+            each.path.name: drawer_of(each, path, built) for each, path in zip(runs, typed_paths)
+        }
+        serve_page(built, Desk(drawers), port, sys.stderr if as_json else sys.stdout)
+
+
+def command_again(run: Path) -> str:
+    """What runs a run again beside the old one, but for what was verified since."""
+    runs = [] if run.parent == Path("runs") else ["--runs", str(run.parent)]
+    spec = ["--spec", str(run / "spec.toml")]
+    return shlex.join(["metasp", "run", *spec, *runs, *typed_again("data")])
+
+
+def drawer_of(run: RunDir, path: Path, built: Built) -> Drawer:
+    """Where the verdicts about a run are kept."""
+    drawer = Drawer(run.verdicts, built.labels[run.path.name], built.names(),
+                    str(path / run.verdicts.name))  # fmt: skip
+    drawer.saved()  # a file that cannot be read is told of now, not when all is verified
+    return drawer
 
 
 def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, ...]]:
     """What the run's examples look like and the names of their classes, if the data is there."""
     from metasp.benchmarks import load_benchmark
+    from metasp.benchmarks.arrays import npz_texts
+    from metasp.trees import in_one
 
     try:
         benchmark = load_benchmark(spec, data)
@@ -100,7 +126,14 @@ def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, 
     ids, rows = (
         np.concatenate([getattr(part, name).numpy() for part in parts]) for name in ("ids", "rows")
     )
-    return Examples(ids, rows, parts[0].source.numpy()), benchmark.source.class_names
+    inputs = in_one(parts[0].source).numpy()
+    texts = None
+    if spec.benchmark.startswith("arrays:"):
+        texts = npz_texts(spec.benchmark.partition(":")[2], data, len(inputs))
+    if texts is not None:
+        words = {identity: texts[row] for identity, row in zip(ids.tolist(), rows.tolist())}
+        return Texts(words), benchmark.source.class_names
+    return Examples(ids, rows, inputs), benchmark.source.class_names
 
 
 def write_page(target: Path, content: bytes) -> None:
@@ -116,10 +149,11 @@ def print_note(sentence: str) -> None:
     text_console(stderr=True).print(f"note: {sentence}")
 
 
-def serve_page(page: bytes, port: int, out: TextIO) -> None:
+def serve_page(built: Built, desk: Desk, port: int, out: TextIO) -> None:
     """Until Ctrl-C."""
+    before, after = built.served()
     try:
-        server = server_of(page, port)
+        server = server_of(lambda: before + embedded(desk.told()).encode() + after, port, desk)
     except OSError as error:
         raise UserError(
             f"port {port} of {HOST} is taken ({error.strerror}): leave --port out."

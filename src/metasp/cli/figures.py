@@ -7,13 +7,15 @@ from typing import Any
 
 import click
 
-from metasp.cli.options import json_option
+from metasp.cli.options import OneOf, json_option
 from metasp.cli.report import usable
 from metasp.errors import UserError, unknown
+from metasp.metrics import METRICS
 from metasp.paper.figures import EFFECTS
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw
-from metasp.reports.scores import REFERENCE, check_reference
+from metasp.reports.reference import REFERENCE, check_reference
+from metasp.reports.swept import Swept, swept
 
 ALL = {**FIGURES, **EFFECTS}
 COMPARES = "differences"
@@ -23,6 +25,7 @@ Examples:
   metasp figures runs --out figures
   metasp figures runs --only front --only accuracy
   metasp figures runs --only differences --against er
+  metasp figures runs --by memory --metric A_inf
 """
 
 
@@ -33,9 +36,19 @@ Examples:
 @click.option("--only", multiple=True, help=f"A figure ({', '.join(ALL)}); may be repeated.")
 @click.option("--against", help="Row or method that `differences` are from "
               f"[default: {REFERENCE}].")  # fmt: skip
+@click.option("--by", metavar="FIELD", help="Draw the scores against a field instead, such as "
+              "memory, or against the streams of a benchmark (stream).")  # fmt: skip
+@click.option("--metric", type=OneOf(METRICS), multiple=True,
+              help="With --by: draw this metric; may be repeated [default: A_inf].")  # fmt: skip
 @json_option
 def command(
-    runs: tuple[Path, ...], out: Path, only: tuple[str, ...], against: str | None, as_json: bool
+    runs: tuple[Path, ...],
+    out: Path,
+    only: tuple[str, ...],
+    against: str | None,
+    by: str | None,
+    metric: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Draw RUNS (run directories, or folders of them) as PNG and SVG, with the data of each
     figure beside it as CSV."""
@@ -44,13 +57,21 @@ def command(
             raise unknown("figure", name, ALL)
     if against is not None and only and COMPARES not in only:
         raise UserError(f"--against is for the figure {COMPARES!r}: add --only {COMPARES}.")
-    from metasp.reports.figures import save  # matplotlib comes with it
-
-    groups = group(usable(runs).records)
-    check_reference(groups, against)
+    if by is not None and (only or against is not None):
+        raise UserError("--by draws one figure of its own: leave out --only and --against.")
+    if metric and by is None:
+        raise UserError("--metric chooses what --by draws: add --by FIELD, or leave it out.")
+    records = usable(runs).records
+    if by is not None:
+        tell(*against_field(swept(records, by), by, metric or ("A_inf",), out), as_json)
+        return
+    groups = group(records)
+    check_reference([row for each in groups for row in each.rows], against)
     written: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     damaged: list[str] = []
+    from metasp.reports.figures import save  # matplotlib comes with it
+
     for name in only or ALL:
         kind = ALL[name]
         options: dict[str, Any] = {"against": against} if name == COMPARES else {}
@@ -58,14 +79,32 @@ def command(
             options["damaged"] = damaged
         drawings = draw(kind, groups, **options)
         if not drawings:
-            missing[name] = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
+            made = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
+            missing[name] = kind.needs or made
             if name == COMPARES:
                 missing[name] = (
                     f"it takes one row of {against or REFERENCE} and others: see --against"
                 )
         written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]
     for words in dict.fromkeys(damaged):
-        print(f"warning: left out of the influence figures, {words}", file=sys.stderr)
+        print(f"warning: left out of a figure, {words}", file=sys.stderr)
+    tell(written, missing, as_json)
+
+
+def against_field(
+    tables: list[Swept], by: str, metrics: tuple[str, ...], out: Path
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """What was drawn of the scores against a field, and why nothing was."""
+    from metasp.reports.figures import draw_swept, save  # matplotlib comes with it
+
+    drawings = draw_swept(tables, metrics)
+    written = {by: [str(path) for drawing in drawings for path in save(drawing, out)]}
+    missing = {} if drawings else {by: f"it takes runs with two values of {by} or more"}
+    return written, missing
+
+
+def tell(written: dict[str, list[str]], missing: dict[str, str], as_json: bool) -> None:
+    """Name the files and what could not be drawn."""
     if as_json:
         print(json.dumps({"figures": written, "missing": missing}))
         return

@@ -118,7 +118,7 @@ def refuse_settings_of_the_signs() -> None:
     context = click.get_current_context()
     for name in ("figure", "seeds", "damping", "steps"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UserError(f"--{name} belongs to the check by signs: leave it or --truth out.")
+            raise UserError(f"--{name} is for the check by signs: leave out --{name} or --truth.")
 
 
 def left_out(data: Path | None, count: int, as_json: bool) -> None:
@@ -147,17 +147,20 @@ def examples(data: Path | None, count: int = 1000) -> tuple[str, tuple[Any, ...]
 
     from metasp.benchmarks import load_source
     from metasp.spec import RunSpec
+    from metasp.trees import one_tensor
 
     if data is not None and typed("data") and not (data / "fashion_mnist").is_dir():
         raise UserError(
-            f"{data} holds no fashion_mnist: name the folder above it, or leave it out."
+            f"{data} has no folder fashion_mnist: give the folder that holds it, or leave out "
+            "--data."
         )
     found = data is not None and (data / "fashion_mnist").is_dir()
     name = "split-fashion-mnist" if found else "split-digits"
     source = load_source(RunSpec(benchmark=name), data)
     train = source.train.take(torch.arange(min(count, len(source.train))))
     test = source.test.take(torch.arange(min(500, len(source.test))))
-    arrays = (train.inputs / 255, train.labels, test.inputs / 255, test.labels)
+    pictures = (one_tensor(part.inputs, name) / 255 for part in (train, test))
+    arrays = (next(pictures), train.labels, next(pictures), test.labels)
     return f"{source.name}, {train.size} training and {test.size} test examples", arrays
 
 

@@ -13,8 +13,22 @@ from metasp.console import text_console
 from metasp.errors import UserError, unknown
 
 Rows = list[dict[str, str]]
-SHOWN = {"methods": ("name", "stores", "weighs", "ER steps")}
-"""What fits a terminal of 80 columns, where not all does; --json has the rest."""
+SHOWN = {
+    "methods": {
+        "name": "name",
+        "stores": "stores",
+        "weighs": "weighs",
+        "influence": "influence",
+        "ER steps": "cost",
+    }
+}
+"""What fits a terminal of 80 columns, where not all does, and its heading; --json has the rest."""
+
+ABOUT_METHODS = (
+    "* to begin with, with selection {selection}: --method best. influence: the examples that "
+    "--influence weighs, of methods with several loss terms those of which. cost: of a step, in "
+    "steps of er. Settings: --json, or metasp run --help."
+)
 
 EXAMPLES = """
 \b
@@ -52,15 +66,17 @@ def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
     if not rows:
         console.print(f"no {what} in {runs}")
         return
-    shown = SHOWN.get(what, tuple(rows[0]))
-    table = Table()
-    for name in shown:
-        table.add_column(name, overflow="fold")
+    shown = SHOWN.get(what, {name: name for name in rows[0]})
+    table = Table(caption_justify="left")
+    for heading in shown.values():
+        table.add_column(heading, overflow="fold")
     for row in rows:
         first, *others = (row[name] for name in shown)
         table.add_row(f"{first} *" if row.get("recommended") else first, *others)
     if what == "methods":
-        table.caption = "* to begin with; settings: --json, or metasp run --help"
+        from metasp.methods import RECOMMENDED
+
+        table.caption = ABOUT_METHODS.format(selection=RECOMMENDED.selection)
     console.print(table)
 
 
@@ -70,9 +86,10 @@ def methods() -> Rows:
     return [
         {
             "name": name,
-            "recommended": "yes" if name == RECOMMENDED else "",
+            "recommended": "yes" if name == RECOMMENDED.method else "",
             "stores": recipe.stores,
             "weighs": recipe.weighs,
+            "influence": recipe.influence,
             "ER steps": recipe.cost,
             "what": recipe.declared.what,
             "memory": recipe.selection or "none",

@@ -88,7 +88,9 @@ def forget(
     where = open_run(run)
     picked = label is not None or task is not None
     if [bool(ids), picked, file is not None].count(True) != 1:
-        raise UserError("say what to forget: ids, or --from, or --label and --task, but not both.")
+        raise UserError(
+            "give what to forget: ids, or --from, or --label and --task, but only one of these."
+        )
     if file is not None:
         ids = tuple(read_rows(file, MOST, labelled=False))
     strange = unknown_ids(where, set(ids), data)

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from metasp.errors import unknown
+from metasp.field_checks import field_types
 from metasp.folders import DATA_VARIABLE, RUNS, RUNS_VARIABLE
-from metasp.spec import RunSpec, field_types, fields_with
+from metasp.spec import RunSpec, fields_with
 
 Command = Callable[..., Any]
 
@@ -154,7 +155,9 @@ def spec_options(function: Command) -> Command:
     for key in sorted(meanings, reverse=True):
         told = [f"{words} [{', '.join(names)}]" for words, names in meanings[key].items()]
         function = option(key, [*kinds[key]], " ".join(told))(function)
-    return settings_options(RunSpec, skip=("settings", "data_digest", *CORRECTIONS))(function)
+    return settings_options(
+        RunSpec, skip=("settings", *fields_with(RunSpec, owner="run"), *CORRECTIONS)
+    )(function)
 
 
 CORRECTIONS = {
@@ -188,11 +191,27 @@ def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
         flags = {**dict.fromkeys(fields_with(RunSpec, owner="method")), **flags}
     if spec.data_digest is not None and flags.get("backbone", spec.backbone) != spec.backbone:
         flags = {**dict.fromkeys(fields_with(RunSpec, owner="backbone")), **flags}
-    kept: Mapping[str, object] = {}
-    if flags.get("method", spec.method) == spec.method:
-        kept = without_rules(spec) if spec.data_digest is not None else spec.settings
+    kept = without_rules(spec) if spec.data_digest is not None else spec.settings
+    kept = carried_over(kept, spec, flags)
     settings = {**kept, **{k: v for k, v in chosen.items() if k not in own}}
     return spec.with_(**flags, settings=settings)
+
+
+def carried_over(
+    settings: Mapping[str, object], spec: RunSpec, flags: Mapping[str, object]
+) -> Mapping[str, object]:
+    """The settings of a spec that still have an owner where flags name another method, or another
+    influence to be added to it."""
+    from metasp.methods import INFLUENCE, own_settings
+
+    added: set[str] = set()
+    if spec.influence in INFLUENCE:
+        added = own_settings(INFLUENCE[spec.influence])
+    if flags.get("method", spec.method) != spec.method:
+        settings = {key: value for key, value in settings.items() if key in added}
+    if flags.get("influence", spec.influence) != spec.influence:
+        settings = {key: value for key, value in settings.items() if key not in added}
+    return settings
 
 
 def without_rules(spec: RunSpec) -> dict[str, object]:
@@ -200,9 +219,9 @@ def without_rules(spec: RunSpec) -> dict[str, object]:
     be others now."""
     from metasp.methods import usual, usual_here
 
-    open_, here = usual(spec.method), {}
+    open_, here = usual(spec.method, spec.influence), {}
     if open_:
-        here = usual_here(spec.method, spec.epochs, spec.memory)
+        here = usual_here(spec.method, spec.epochs, spec.memory, spec.influence)
     followed = {
         key: here[part][key]
         for part in ("settings", "schedule")

@@ -9,32 +9,41 @@ from metasp.cli.options import OneOf
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.folders import default_runs
+from metasp.metrics import METRICS
 from metasp.paper.influence_table import influence_table
 from metasp.paper.published import published_scores
 from metasp.paper.rehearsal_table import rehearsal_tables
 from metasp.paper.time_table import time_tables
 from metasp.reports.configurations import group
-from metasp.reports.matrix import matrix_tables
+from metasp.reports.matrix import matrix_tables, tidy_matrix
 from metasp.reports.records import Gathered, gather
+from metasp.reports.reference import Comparison
 from metasp.reports.render import FORMATS, as_json, terminal
-from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.scores import difference_tables, score_tables
+from metasp.reports.stream import stream_tables
+from metasp.reports.swept import STREAM, swept, swept_differences, swept_tables
 from metasp.reports.table import Table
 
-TABLES = ("scores", "time", "rehearsal", "influence", "matrix")
+TABLES = ("scores", "stream", "time", "rehearsal", "influence", "matrix")
 EXAMPLES = """
 \b
 Examples:
   metasp report runs
   metasp report runs --against er --holm
+  metasp report runs --by memory --metric A_inf
+  metasp report runs --by stream --against "metasp-robust, 10 verified"
   metasp report runs --paper --format latex > table.tex
+  metasp report runs --table stream
   metasp report runs --table time
-  metasp report runs/split-digits-er-m200-s1231-0123456789ab --table matrix
+  metasp report runs --table matrix --format csv > accuracies.csv
 """
 
 
 ONLY_FOR = {  # options that other tables would ignore
     "against": ("scores",),
     "holm": ("scores",),
+    "by": ("scores",),
+    "metric": ("scores",),
     "paper": ("scores", "time", "rehearsal"),
     "check": ("influence",),
 }
@@ -47,7 +56,13 @@ ONLY_FOR = {  # options that other tables would ignore
               show_default=True)  # fmt: skip
 @click.option("--against", help="Row or method that the others are tested against "
               "[default: metasp-rehsel].")  # fmt: skip
-@click.option("--holm", is_flag=True, help="Correct the tests of each column for their number.")
+@click.option("--holm", is_flag=True, help="Let the marks go by the p-values after Holm's "
+              "correction.")  # fmt: skip
+@click.option("--by", metavar="FIELD", help="One table for each metric, with a column for each "
+              f"value of a field, such as memory; {STREAM!r} sets the streams of a benchmark side "
+              "by side.")  # fmt: skip
+@click.option("--metric", type=OneOf(METRICS), multiple=True,
+              help="Show this metric alone; may be repeated.")  # fmt: skip
 @click.option("--paper", is_flag=True, help="Add the published figures and the difference.")
 @click.option("--check", type=click.Path(path_type=Path), help="Influence table: a stored check.")
 @click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
@@ -57,6 +72,8 @@ def command(
     form: str,
     against: str | None,
     holm: bool,
+    by: str | None,
+    metric: tuple[str, ...],
     paper: bool,
     check: Path | None,
     as_json_: bool,
@@ -65,27 +82,50 @@ def command(
     for name, tables_ in ONLY_FOR.items():
         if table not in tables_ and click.get_current_context().params[name]:
             raise UserError(f"--{name} is for --table {' or '.join(tables_)}: leave it out.")
+    if by is not None and paper:
+        raise UserError("--by and --paper make different tables: give one of them.")
     if as_json_ and form not in ("terminal", "json"):
-        raise UserError(f"--json and --format {form} are two forms: give one.")
+        raise UserError(f"--json and --format {form} ask for two formats: give one of them.")
     form = "json" if as_json_ else form
     if table == "influence" and runs:
-        raise UserError("the influence table is of a stored check (--check), not of runs: "
+        raise UserError("the influence table shows a stored check (--check), not runs: "
                         "leave those out.")  # fmt: skip
     found = Gathered([]) if table == "influence" else usable(runs)
+    tidy = form in ("csv", "json")  # for programs, which want each number once
     if table == "influence":
         tables = [influence_table(check)]
     elif table == "matrix":
-        if len(found.records) != 1:
-            raise UserError(f"the matrix is of one run, not of {len(found.records)}: name one.")
-        tables = matrix_tables(found.records[0])
+        tables = [tidy_matrix(found.records)] if tidy else matrix_tables(found.records)
+    elif table == "stream":
+        damaged: list[str] = []
+        tables = stream_tables(group(found.records), damaged)
+        for words in damaged:
+            print(f"warning: left out of the table, {words}", file=sys.stderr)
     elif table == "time":
         tables = time_tables(group(found.records), paper)
     elif table == "rehearsal":
         tables = rehearsal_tables(group(found.records), paper)
     else:
         published = published_scores() if paper else None
-        tables = score_tables(group(found.records), Comparison(against, holm, published))
+        how = Comparison(against, holm, published, metric)
+        tables = compared(found, how, by, tidy)
     show(tables, form, found)
+
+
+def compared(found: Gathered, how: Comparison, by: str | None, tidy: bool) -> list[Table]:
+    """The tables of scores and, for people, those of differences with their p-values; programs
+    find these beside the scores."""
+    if by is not None:
+        sections = swept(found.records, by)
+        tables = swept_tables(sections, how)
+        return tables if tidy else tables + swept_differences(sections, how)
+    groups = group(found.records)
+    several = [each for each in groups if each.variant]
+    if several and not tidy:
+        print(f"{len(several)} tables are of streams of one benchmark: --by {STREAM} sets them "
+              "side by side.", file=sys.stderr)  # fmt: skip
+    tables = score_tables(groups, how)
+    return tables if tidy else tables + difference_tables(groups, how)
 
 
 def usable(runs: tuple[Path, ...]) -> Gathered:

@@ -1,12 +1,12 @@
 """metasp resume: continue a run that was stopped."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from metasp.cli.options import checkpoint_option, data_option, json_option, track_option
 from metasp.cli.run import execute
-from metasp.errors import UserError
 
 EXAMPLES = """
 \b
@@ -28,17 +28,13 @@ def command(
     track: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Continue a run from its last checkpoint. It ends with the same bits as if it had never
-    been stopped."""
+    """Continue a run from its last checkpoint, whatever its folder is called by now. It ends with
+    the same bits as if it had never been stopped."""
     from metasp.experiment import prepare
+    from metasp.processes import joined
     from metasp.store import open_run
 
     stored = open_run(run)
-    experiment = prepare(
-        stored.spec(), stored.path.parent, data, checkpoint_seconds=checkpoint_seconds
-    )
-    if experiment.directory.path != stored.path:
-        raise UserError(
-            f"{run} was renamed: give it its own name back, {experiment.directory.path.name}."
-        )
+    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "ranks": joined()}
+    experiment = prepare(stored.spec(), stored.path.parent, data, stored=stored, **options)
     return execute(experiment, as_json, track)

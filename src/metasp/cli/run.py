@@ -22,7 +22,7 @@ from metasp.cli.options import (
     spec_options,
     track_option,
 )
-from metasp.cli.show import balance_table, score_table
+from metasp.cli.show import balance_table, next_steps, score_table
 from metasp.cli.terminal import typed_again
 from metasp.console import duration, text_console
 
@@ -66,25 +66,31 @@ def command(
     """Train on a stream of tasks and store the run. A run that is already finished is shown, one
     that was stopped is continued."""
     from metasp.experiment import prepare  # torch comes with it: not for a mere --help
+    from metasp.methods import BEST
+    from metasp.processes import joined
 
     found = {name: given.pop(name) for name in CORRECTIONS}
     files = {name: path for name, path in found.items() if path is not None}
     spec = spec_from(file, given)
-    experiment = prepare(
-        spec, runs, data, said=files, checkpoint_seconds=checkpoint_seconds, force=force
-    )
+    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "force": force}
+    experiment = prepare(spec, runs, data, said=files, ranks=joined(), **options)
+    if spec.method == BEST and experiment.writes and not as_json:
+        done = experiment.spec
+        print(f"{BEST} is method {done.method} with selection {done.selection}")
     return execute(experiment, as_json, track)
 
 
 def execute(experiment: "Experiment", as_json: bool, track: Sequence[str] = ()) -> int:
     """Make a run happen (or find it done) and show what came out, also in the given trackers."""
     from metasp.experiment import Interrupted
+    from metasp.processes import leave
     from metasp.progress import follow
     from metasp.store.run_tables import command_for
     from metasp.trackers import retold, tracked, tracker_kind
 
-    kinds = [tracker_kind(name) for name in dict.fromkeys(track)]
-    console = text_console(quiet=as_json, width=None if sys.stdout.isatty() else 120)
+    kinds = [tracker_kind(name) for name in dict.fromkeys(track)] if experiment.writes else []
+    quiet = as_json or not experiment.writes
+    console = text_console(quiet=quiet, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path
     for kind in kinds:
         kind.check(experiment.directory)
@@ -103,9 +109,14 @@ def execute(experiment: "Experiment", as_json: bool, track: Sequence[str] = ()) 
         except Interrupted:
             same = typed_again("data", "checkpoint_seconds", "track", "as_json")
             again = shlex.join(["metasp", "resume", str(where), *same])
-            print(f"stopped; continue with: {again}", file=sys.stderr)
+            if experiment.writes:
+                print(f"stopped; continue with: {again}", file=sys.stderr)
+            leave()
             return 130
     result = experiment.directory.outcome() or {}
+    leave()
+    if not experiment.writes:
+        return 0
     if as_json:
         print(json.dumps({"run": str(where), **result}))
     else:
@@ -113,6 +124,7 @@ def execute(experiment: "Experiment", as_json: bool, track: Sequence[str] = ()) 
         took = duration(result["seconds"]["total"])
         done = f"trained in {took}; stored in {where}"
         console.print(done, soft_wrap=True)
+        console.print(next_steps(where), soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

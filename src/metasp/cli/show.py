@@ -1,6 +1,8 @@
 """What a person sees of a finished run: the scores."""
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -35,3 +37,13 @@ def balance_table(result: Mapping[str, Any]) -> Table:
             cells.append(f"{100 * result[scenario]['P'][task]:.1f}")
         table.add_row(str(task + 1), *cells)
     return table
+
+
+def next_steps(run: Path) -> str:
+    """What a person may do with a finished run, a command each."""
+    steps = {
+        "look at it": f"metasp explore {shlex.quote(str(run))}",
+        "compare": f"metasp run --method er && metasp report {shlex.quote(str(run.parent))}",
+        "your own data": "metasp run --benchmark folder:PATH",
+    }
+    return "\n".join(f"{what + ':':<15}{command}" for what, command in steps.items())

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from rich.table import Table
 from metasp.cli.options import OneOf, data_option, json_option
 from metasp.console import text_console
 from metasp.errors import UserError
+from metasp.reports.fitting import Fitted
+from metasp.reports.stream import class_rows, class_table, held_by
 from metasp.reports.suspects import DEFINITIONS, Row, RunScores, as_csv, read_scores
 from metasp.spec import RunSpec
 from metasp.store import open_run
@@ -50,10 +53,11 @@ def command(
     run: Path, by: str | None, top: int | None, form: str, data: Path | None, as_json: bool
 ) -> None:
     """List the examples of RUN most likely mislabelled, the most suspect first: by the score of a
-    method that judges labels, else by the mean margin, else by the mean loss in training. If labels
-    were made wrong on purpose, also say how well they are found."""
+    method that judges labels, else by the mean margin, else by the mean loss in training. Also say
+    how many labels of each class look wrong, what the memory holds and, if it is known which labels
+    are wrong, how well they are found."""
     if as_json and form == "csv":
-        raise UserError("--json and --format csv are two forms: give one.")
+        raise UserError("--json and --format csv ask for two formats: give one of them.")
     directory = open_run(run)
     told = read_scores(directory)
     way = told.way(by)
@@ -64,11 +68,14 @@ def command(
     if as_json or form == "json":
         about = {"run": str(run), "by": way, "examples": len(told.scores.ids)}
         found = {"expected": expected, "suspects": rows, "quality": told.found()}
-        print(json.dumps({**about, **found}))
+        held = held_by(directory, told)
+        stream = {"classes": class_rows(told, way), "memory": asdict(held) if held else None}
+        print(json.dumps({**about, **found, **stream}))
     elif form == "csv":
         sys.stdout.write(as_csv(rows, way))
     else:
         show(told, rows, way, expected, top)
+        text_console().print(Fitted(class_table(told, way, held_by(directory, told))))
     if why is not None:
         print(f"note: the files are not named: {why}", file=sys.stderr)
 

@@ -1,6 +1,7 @@
 """metasp sweep: run a grid of specs, here or on a Ray cluster."""
 
 import json
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -130,12 +131,14 @@ def command(
 
 def refuse_what_belongs_elsewhere(on: str) -> None:
     """Options of the way that was not chosen: forgetting --on ray would run all of it here."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        raise UserError("a sweep starts processes of its own: start it without torchrun.")
     for name in RAY if on == "local" else ("jobs",):
         if typed(name):
             flag = f"--{name.replace('_', '-')}"
             if on == "local":
                 raise UserError(f"{flag} is for --on ray: add that, or leave it out.")
-            raise UserError(f"{flag} is for runs on this machine: leave it or --on {on} out.")
+            raise UserError(f"{flag} is for runs on this machine: leave out {flag} or --on {on}.")
 
 
 def plan(

@@ -7,8 +7,9 @@ import numpy as np
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.paper.time_table import total_seconds
-from metasp.reports.configurations import Configuration, Group, Key, flat, identity
+from metasp.reports.configurations import Configuration, Group, identity
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
+from metasp.reports.names import Values, flat
 from metasp.reports.statistics import summarise
 
 
@@ -35,7 +36,7 @@ def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
     return [sorted(rows, key=lambda row: float(flat(row.spec)[keys[0]])) for rows in whole]
 
 
-def without(row: Configuration, keys: Sequence[str]) -> Key:
+def without(row: Configuration, keys: Sequence[str]) -> Values:
     """What a row is but for some fields."""
     return tuple(entry for entry in identity(row.spec, row.defaults) if entry[0] not in keys)
 

@@ -15,7 +15,7 @@ from torch.func import grad, jvp, vjp, vmap
 
 from metasp.errors import UserError
 from metasp.influence.checks import check_losses, checked_pair
-from metasp.influence.origin import copies, placed
+from metasp.influence.origin import copies, with_tensors
 from metasp.influence.pseudo import Loss, Named, make_plan
 from metasp.types import TensorPair as Pair
 
@@ -45,7 +45,7 @@ class Curvature:
             at += shape.numel()
         rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in params}
         buffers = copies(dict(self.model.named_buffers()))
-        with placed(self.model, {**rest, **buffers, **params}):
+        with with_tensors(self.model, {**rest, **buffers, **params}):
             return self.loss_fn(self.model(pair[0]), pair[1])
 
     def gradient(self, pair: Pair) -> Tensor:

@@ -5,7 +5,7 @@ import io
 from importlib import resources
 
 from metasp.reports.configurations import Configuration
-from metasp.reports.scores import Published, PublishedScores
+from metasp.reports.reference import Published, PublishedScores
 from metasp.reports.variants import as_published
 
 BENCHMARKS = {

@@ -4,7 +4,7 @@ from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS
 from metasp.paper.published import SCENARIOS, published_stream, rows
 from metasp.reports.configurations import Configuration, Group, common_ground
-from metasp.reports.scores import seeds_text, version_note
+from metasp.reports.notes import seeds_text, version_note
 from metasp.reports.statistics import summarise
 from metasp.reports.table import Cell, Table, plus_minus
 from metasp.reports.variants import settings_as_published

@@ -5,7 +5,7 @@ from typing import Any
 
 from metasp.paper.published import METHODS, PROTOCOL, rows
 from metasp.reports.configurations import Configuration, Group, common_ground
-from metasp.reports.scores import seeds_text, version_note
+from metasp.reports.notes import seeds_text, version_note
 from metasp.reports.statistics import Summary, summarise
 from metasp.reports.table import Cell, Table, plus_minus
 from metasp.reports.variants import as_published

@@ -18,7 +18,7 @@ from torch.func import grad, vmap
 from metasp.errors import UserError
 from metasp.influence.checks import checked_pair
 from metasp.influence.core import example_influence
-from metasp.influence.origin import placed
+from metasp.influence.origin import with_tensors
 from metasp.influence.pseudo import Loss, Named
 from metasp.paper.approximation import one_thread
 from metasp.paper.hessian import curvature, exact, larsen, luketina, neumann
@@ -44,7 +44,7 @@ def descend(
     theta = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
 
     def objective(at: Named) -> Tensor:
-        with placed(model, at):
+        with with_tensors(model, at):
             return (weights * loss_fn(model(train[0]), train[1])).sum()
 
     slope = grad(objective)
@@ -77,7 +77,7 @@ def leave_one_out(
 
     def goal_loss(weights: Tensor) -> Tensor:
         theta = descend(model, loss_fn, train, descent, weights)
-        with placed(model, theta):
+        with with_tensors(model, theta):
             return loss_fn(model(goal[0]), goal[1]).mean()
 
     with torch.no_grad():

@@ -5,8 +5,8 @@ from typing import Any
 
 from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import CORRECTED, DATA
-from metasp.reports.suspects import RunScores, read_scores
+from metasp.reports.names import CORRECTED, DATA
+from metasp.reports.suspects import scores_of
 from metasp.reports.table import Cell, Table
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -49,8 +49,8 @@ def _corrections_table(runs: Sequence[RunDir]) -> Table:
         (words, [len(getattr(each, name)) for each in said]) for name, words in CORRECTED.items()
     ]
     lines.append(("verified in all, with --trusted", [len(_ids(run.trusted())) for run in runs]))
-    scores = [_scores_or_none(run) for run in runs]
-    known = [each for each in scores if each is not None]
+    scores = [scores_of(run) for run in runs]
+    known = [each for each in scores if len(each.scores.ids)]
     notes = []
     if len(known) == len(runs):
         expected = [each.scores.expected(each.scores.best) for each in known]
@@ -64,14 +64,6 @@ def _corrections_table(runs: Sequence[RunDir]) -> Table:
     data = tuple({"what": words, "a": counts[0], "b": counts[1]} for words, counts in lines)
     names = tuple(f"{letter}: {run.path.name}" for letter, run in zip("AB", runs))
     return Table("examples", ("", *names), rows, data, tuple(notes))
-
-
-def _scores_or_none(run: RunDir) -> RunScores | None:
-    """The scores of a run's examples, where its method gives any."""
-    try:
-        return read_scores(run)
-    except UserError:
-        return None
 
 
 def _ids(columns: Mapping[str, Sequence[Any]] | None) -> Sequence[Any]:

@@ -1,25 +1,30 @@
-"""Which runs belong together: the same spec but for the seed; and what to call them."""
+"""Which runs belong together: the same spec but for the seed."""
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from metasp.reports.names import (
+    DATA,
+    Values,
+    flat,
+    keeps_memory,
+    labels_of,
+    order,
+    say,
+    stream_names,
+    values_in,
+)
 from metasp.reports.records import Record, refuse_contradiction
 from metasp.spec import RunSpec, fields_with
 
-Key = tuple[tuple[str, str], ...]
-
-DATA = fields_with(RunSpec, role="data")  # runs that differ here are never in one table
-APART = (*DATA, "method", "memory", "seed")  # a row's, a group's and a run's own: not in labels
-# A method's or backbone's own choice: differs by nature.
-OWNED = (*fields_with(RunSpec, owner="method"), *fields_with(RunSpec, owner="backbone"))
 PROTOCOL = sorted(fields_with(RunSpec, protocol=True), key=lambda name: name in DATA)
-CORRECTED = {"exclude": "left out", "relabel": "relabelled", "verified": "verified"}
-UPPER_BOUND = "joint"
 LONGEST = 100  # letters of a file name, without what it shows and of which row
+
+Runs = Mapping[int, Record]  # the runs of one configuration, by seed
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Configuration:
 
     label: str
     spec: Mapping[str, Any]
-    runs: Mapping[int, Record]
+    runs: Runs
 
     @property
     def method(self) -> str:
@@ -39,7 +44,7 @@ class Configuration:
         """What its method does unless told otherwise."""
         return first(self.runs).defaults
 
-    @property
+    @cached_property
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted(self.runs))
 
@@ -67,33 +72,30 @@ class Group:
     @property
     def slug(self) -> str:
         memory = "" if self.memory is None else f"m{self.memory}"
-        words = "-".join(filter(None, (self.benchmark, memory, self.variant)))
-        stem = re.sub(r"[^A-Za-z0-9.]+", "-", words)
-        if len(stem) <= LONGEST and re.fullmatch(r"[A-Za-z0-9.-]*", self.benchmark):
-            return stem
-        # What was cut off or replaced would tell two groups apart: let their digest do so.
-        return f"{stem[:LONGEST]}-{hashlib.sha256(words.encode()).hexdigest()[:6]}"
+        return file_stem(self.benchmark, memory, self.variant)
 
-    @property
+    @cached_property
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({seed for row in self.rows for seed in row.seeds}))
 
 
-def keeps_memory(spec: Mapping[str, Any]) -> bool:
-    """A stored spec names a selection only where the method keeps a memory."""
-    return "selection" in spec
+def file_stem(benchmark: str, *parts: str) -> str:
+    """A file name for what a benchmark and some words tell apart."""
+    words = "-".join(filter(None, (benchmark, *parts)))
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", words)
+    if len(stem) <= LONGEST and re.fullmatch(r"[A-Za-z0-9.-]*", benchmark):
+        return stem
+    # What was cut off or replaced would tell two files apart: let the digest of it do so.
+    return f"{stem[:LONGEST]}-{hashlib.sha256(words.encode()).hexdigest()[:6]}"
 
 
-def flat(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a spec with the method's settings beside them."""
-    values = {key: value for key, value in spec.items() if key != "settings"}
-    return {**values, **dict(spec.get("settings", {}))}
-
-
-def identity(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Key:
-    """Everything in a spec but the seed (and a memory that is not kept), comparable. What a method
-    does by default counts as not said: older specs lack what follows from other settings."""
-    skip = {"seed"} if keeps_memory(spec) else {"seed", "memory"}
+def identity(
+    spec: Mapping[str, Any], defaults: Mapping[str, Any], apart: Sequence[str] = ()
+) -> Values:
+    """Everything in a spec but the seed (and a memory that is not kept, and what is told apart
+    otherwise), comparable. What a method does by default counts as not said: older specs lack what
+    follows from other settings."""
+    skip = {"seed", *apart} if keeps_memory(spec) else {"seed", "memory", *apart}
     if spec.get("rehearse_last") == spec.get("epochs"):
         skip.add("rehearse_last")
     usual = {**defaults.get("settings", {}), **defaults.get("schedule", {})}
@@ -103,117 +105,63 @@ def identity(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Key:
     return tuple(sorted((key, repr(value)) for key, value in values.items()))
 
 
-def group(records: Iterable[Record]) -> list[Group]:
-    """Groups by benchmark, data and memory. What keeps no memory stands in every group of its
-    data."""
-    by_spec: dict[Key, dict[int, Record]] = {}
+def configurations(records: Iterable[Record]) -> list[Runs]:
+    """The runs of each configuration, by seed."""
+    by_spec: dict[Values, dict[int, Record]] = {}
     for record in records:
         runs = by_spec.setdefault(identity(record.spec, record.defaults), {})
         refuse_contradiction(runs.setdefault(record.seed, record), record)
-    by_data: dict[str, dict[Key, list[dict[int, Record]]]] = {}
-    for runs in by_spec.values():
-        spec = first(runs).spec
-        data = tuple((key, repr(spec.get(key))) for key in DATA)
-        by_data.setdefault(str(spec["benchmark"]), {}).setdefault(data, []).append(runs)
+    return list(by_spec.values())
+
+
+def by_benchmark(members: Iterable[Runs]) -> dict[str, list[Runs]]:
+    """Configurations by the name of their benchmark, in the order of the names."""
+    found: dict[str, list[Runs]] = {}
+    for runs in members:
+        found.setdefault(str(first(runs).spec["benchmark"]), []).append(runs)
+    return dict(sorted(found.items()))
+
+
+def by_memory(members: Sequence[Runs]) -> dict[int | None, list[Runs]]:
+    """Configurations by the size of their memory. What keeps no memory stands in every part."""
+    without = [runs for runs in members if not keeps_memory(first(runs).spec)]
+    keeping = [runs for runs in members if keeps_memory(first(runs).spec)]
+    if not keeping:
+        return {None: without}
+    found: dict[int | None, list[Runs]] = {}
+    for size in sorted({first(runs).spec["memory"] for runs in keeping}):
+        found[size] = [*without]
+    for runs in keeping:
+        found[first(runs).spec["memory"]].append(runs)
+    return found
+
+
+def group(records: Iterable[Record]) -> list[Group]:
+    """Groups by benchmark, data and memory. What keeps no memory stands in every group of its
+    data."""
     groups = []
-    for benchmark, streams in sorted(by_data.items()):
-        for data, here in sorted(streams.items()):
-            memories = {first(r).spec["memory"] for r in here if keeps_memory(first(r).spec)}
-            for memory in sorted(memories) or [None]:
-                members = [
-                    runs
-                    for runs in here
-                    if not keeps_memory(first(runs).spec) or first(runs).spec["memory"] == memory
-                ]
-                words = variant(first(here[0]).spec, list(streams), data)
-                groups.append(Group(benchmark, memory, label_all(members), words))
+    for benchmark, members in by_benchmark(configurations(records)).items():
+        names = stream_names([first(runs).spec for runs in members])
+        streams: dict[Values, list[Runs]] = {}
+        for runs in members:
+            streams.setdefault(values_in(first(runs).spec, DATA), []).append(runs)
+        for stream, here in sorted(streams.items()):
+            for memory, rows in by_memory(here).items():
+                groups.append(Group(benchmark, memory, label_all(rows), names[stream]))
     return groups
 
 
-def variant(spec: Mapping[str, Any], streams: Sequence[Key], data: Key) -> str:
-    """How one stream of data differs from the benchmark's others; by its digest only where
-    nothing else tells them apart."""
-    differing = [n for n in range(len(data)) if len({stream[n] for stream in streams}) > 1]
-    told = [n for n in differing if data[n][0] != "data_digest"]
-    alike = [stream for stream in streams if all(stream[n] == data[n] for n in told)]
-    chosen = told if len(alike) == 1 else differing
-    return ", ".join(say(data[n][0], spec.get(data[n][0])) for n in chosen)
-
-
-def first(runs: Mapping[int, Record]) -> Record:
+def first(runs: Runs) -> Record:
     return next(iter(runs.values()))
 
 
-def label_all(members: Sequence[Mapping[int, Record]]) -> tuple[Configuration, ...]:
+def label_all(members: Sequence[Runs]) -> tuple[Configuration, ...]:
     """Name each configuration of a group by its method and by what sets it apart."""
-    specs = [flat(first(runs).spec) for runs in members]
-    settings = {key for runs in members for key in first(runs).spec.get("settings", {})}
-    rows = []
-    for runs, spec in zip(members, specs):
-        same = [other for other in specs if other["method"] == spec["method"]]
-        extras = [
-            say(key, spec.get(key))
-            for key in sorted({key for other in specs for key in other})
-            if telling(key, spec, first(runs).defaults,
-                       same if key in settings or key in OWNED else specs,
-                       key in settings or key in OWNED)
-        ]  # fmt: skip
-        name = str(spec["method"])
-        label = f"{name} ({', '.join(extras)})" if extras else name
-        rows.append(Configuration(label, first(runs).spec, dict(runs)))
+    labels = labels_of([first(runs) for runs in members])
+    rows = [
+        Configuration(label, first(runs).spec, dict(runs)) for label, runs in zip(labels, members)
+    ]
     return tuple(sorted(rows, key=lambda row: order(row.label)))
-
-
-def telling(key: str, spec: Mapping[str, Any], defaults: Mapping[str, Any],
-            peers: Sequence[Mapping[str, Any]], own: bool) -> bool:  # fmt: skip
-    """Whether a field's value sets a configuration apart from its peers and should be said."""
-    value = spec.get(key)
-    if key == "rehearse_last":
-        return value is not None and value != spec.get("epochs") and keeps_memory(spec)
-    if key == "observe":
-        return bool(value)
-    if key in defaults.get("settings", {}):
-        return unusual(key, value, defaults)
-    if key == "selection" and "selection" in defaults:
-        return value is not None and value != defaults["selection"]
-    values = [repr(other.get(key)) for other in peers]
-    if key in APART or len(set(values)) == 1:
-        return False
-    if own:
-        return value is not None and value is not False
-    return repr(value) != usual(key, values)
-
-
-def unusual(key: str, value: Any, defaults: Mapping[str, Any]) -> bool:
-    """Whether a setting makes another thing of a method: it is never left unsaid."""
-    return value is not None and value != defaults.get("settings", {}).get(key, value)
-
-
-def usual(key: str, values: Sequence[str]) -> str:
-    """The most common value of a field; the spec's own default breaks a tie."""
-    counts = Counter(values)
-    most = max(counts.values())
-    common = sorted(value for value, count in counts.items() if count == most)
-    default = repr(next((f.default for f in fields(RunSpec) if f.name == key), None))
-    return default if default in common else common[0]
-
-
-def say(key: str, value: Any) -> str:
-    words = key.replace("_", " ")
-    if key in CORRECTED and value is not None:
-        return f"{len(value)} {CORRECTED[key]}"
-    if value is True:
-        return words
-    if value is False:
-        return f"no {words}"
-    return f"{words} {'none' if value is None else value}"
-
-
-def order(label: str) -> tuple[int, str]:
-    """Bounds first, then the methods by name, MetaSP last."""
-    name = label.split(" ")[0]
-    rank = {"finetune": 0, UPPER_BOUND: 1}.get(name, 3 if name.startswith("metasp") else 2)
-    return rank, label
 
 
 def common_ground(rows: Sequence[Configuration]) -> str:

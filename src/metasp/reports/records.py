@@ -12,6 +12,7 @@ from metasp.errors import UserError
 from metasp.methods import usual
 from metasp.metrics import METRICS, SCENARIOS
 from metasp.store import RunDir
+from metasp.toml import read_toml
 
 TOLERANCE = 1e-9
 GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
@@ -38,7 +39,9 @@ class Record:
         """What its method did unless told otherwise. A run stored before such were kept is taken to
         have had today's."""
         stored = self.result.get("defaults")
-        return stored if isinstance(stored, Mapping) else usual(str(self.spec["method"]))
+        if isinstance(stored, Mapping):
+            return stored
+        return usual(str(self.spec["method"]), str(self.spec.get("influence", "none")))
 
     @property
     def digest(self) -> str:
@@ -119,7 +122,7 @@ def read_record(path: Path) -> Record | None:
         record = Record(path, dict(result["spec"]), result)
         check(record)
     except GARBLED as error:
-        raise Unusable(f"its result.json lacks or garbles {error}") from error
+        raise Unusable(f"its result.json is malformed: {error}") from error
     return record
 
 
@@ -127,13 +130,14 @@ def check(record: Record) -> None:
     """The name must belong to the spec, and the scores must follow from the matrix."""
     if not (record.path / "spec.toml").exists():
         raise Unusable("its spec.toml is missing")
-    if record.path.resolve().name.rsplit("-", 1)[-1] != record.digest:
-        raise Unusable(f"its name does not end in the digest of its spec ({record.digest})")
+    named = record.path.resolve().name.rsplit("-", 1)[-1] == record.digest
+    if not named and stored_digest(record.path) != record.digest:
+        raise Unusable(f"its result is of another spec than its spec.toml (digest {record.digest})")
     int(record.spec["seed"]), str(record.spec["benchmark"]), str(record.spec["method"])
     taken = record.result["seconds"]
     for seconds in (taken["total"], *taken.get("per_step", {}).values()):
         if not math.isfinite(seconds):
-            raise Unusable(f"its seconds hold {seconds}")
+            raise Unusable(f"its seconds contain {seconds}")
     str(record.code), bool(record.result.get("forgotten", {}).get("undisturbed"))
     for scenario in SCENARIOS:
         entry = record.result[scenario]
@@ -144,6 +148,14 @@ def check(record: Record) -> None:
                 derived is not None and not abs(stored - derived) <= TOLERANCE  # NaN is neither
             ):
                 raise Unusable(f"its {name} ({scenario}) does not follow from its matrix")
+
+
+def stored_digest(path: Path) -> str:
+    """The digest of a run's spec.toml, for a folder that was renamed."""
+    try:
+        return digest_of({"settings": {}, **read_toml(path / "spec.toml")})
+    except UserError as error:
+        raise Unusable(str(error)) from error
 
 
 def digest_of(spec: Mapping[str, Any]) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from metasp.metrics import METRICS
-from metasp.reports.table import Cell, Table
+from metasp.reports.fitting import Fitted, said
+from metasp.reports.table import Table
 
 TEX = {
     "\\": r"\textbackslash{}",
@@ -36,24 +35,13 @@ TEX = {
     "→": r"$\rightarrow$",
     "–": "--",
     "−": r"$-$",
+    **{sign: f"$^{number}$" for number, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }
 
 
 def terminal(tables: Sequence[Table]) -> RenderableType:
     """For a person at a terminal."""
-    parts: list[RenderableType] = []
-    for table in tables:
-        drawn = RichTable(title=table.title, title_justify="left", title_style="bold")
-        for number, name in enumerate(table.header):
-            drawn.add_column(name, justify="right" if number else "left", overflow="fold")
-        for row in table.rows:
-            drawn.add_row(*(Text(said(c), style="bold" if c.bold else "") for c in row))
-        parts += [drawn, *(Text(f"  {note}") for note in table.notes), Text("")]
-    return Group(*parts)
-
-
-def said(cell: Cell) -> str:
-    return f"{cell.text} {cell.mark}" if cell.mark else cell.text
+    return Group(*(Fitted(table) for table in tables))
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -86,8 +74,8 @@ def latex(tables: Sequence[Table]) -> str:
         lines += [" & ".join(tex(name) for name in table.header) + r" \\", r"\midrule"]
         for row in table.rows:
             cells = [rf"\textbf{{{tex(c.text)}}}" if c.bold else tex(c.text) for c in row]
-            marks = [f" {tex(c.mark)}" if c.mark else "" for c in row]
-            lines.append(" & ".join(a + b for a, b in zip(cells, marks)) + r" \\")
+            tails = [tex_signs(c.tail) for c in row]
+            lines.append(" & ".join(a + b for a, b in zip(cells, tails)) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
         lines += [rf"\par\smallskip{{\footnotesize {tex(note)}}}" for note in table.notes]
         parts.append("\n".join([*lines, r"\end{table}"]))
@@ -98,7 +86,11 @@ def tex(text: str) -> str:
     for metric in METRICS.values():
         if text == metric.name:
             return metric.tex
-    return "".join(TEX.get(sign, sign) for sign in " ".join(text.split()))
+    return tex_signs(" ".join(text.split()))
+
+
+def tex_signs(text: str) -> str:
+    return "".join(TEX.get(sign, sign) for sign in text)
 
 
 def as_csv(tables: Sequence[Table]) -> str:

@@ -1,177 +1,135 @@
 """The main table: scores of every configuration, compared seed by seed with a chosen one."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from metasp.errors import UserError, unknown
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import UPPER_BOUND, Configuration, Group, common_ground
-from metasp.reports.statistics import Paired, Summary, holm, paired, summarise
-from metasp.reports.table import BETTER, WORSE, Cell, Table, plus_minus
-from metasp.reports.variants import as_published
+from metasp.reports.configurations import Configuration, Group, common_ground
+from metasp.reports.notes import reference_notes, seed_notes, seeds_text, version_note
+from metasp.reports.reference import (
+    Comparison,
+    Entry,
+    check_reference,
+    compare_family,
+    entry_of,
+    mark_best,
+    reference_of,
+)
+from metasp.reports.schedules import schedule_marks, schedule_of
+from metasp.reports.table import BETTER, WORSE, Cell, Table, difference_text, plus_minus
 
-LEVEL = 0.05
-REFERENCE = "metasp-rehsel"
-
-
-@dataclass(frozen=True)
-class Published:
-    """A score that someone else has measured, in percent."""
-
-    mean: float
-    std: float | None
-
-
-@dataclass(frozen=True)
-class PublishedScores:
-    """The score of a row with a memory, in a scenario, by a metric; and how all were measured."""
-
-    score: Callable[[Configuration, int | None, str, str], Published | None]
-    protocol: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How to compare: with which row, corrected for many tests or not, beside which scores."""
-
-    against: str | None = None
-    holm: bool = False
-    published: PublishedScores | None = None
-
-
-@dataclass
-class Entry:
-    """One number of the table on its way to a cell."""
-
-    row: Configuration
-    metric: str
-    summary: Summary | None
-    test: Paired | None = None
-    p: float | None = None
-    best: bool = False
-    published: Published | None = None
-
-    @property
-    def mark(self) -> str:
-        if self.test is None or self.p is None or self.p >= LEVEL or not self.test.difference:
-            return ""
-        return BETTER if self.test.difference > 0 else WORSE
+FAMILY = "the column"
+Columns = list[list[Entry]]  # by metric, in the order of the rows
 
 
 def score_tables(groups: list[Group], how: Comparison) -> list[Table]:
     """Two tables per group, class-IL and task-IL."""
-    check_reference(groups, how.against)
+    check_reference([row for group in groups for row in group.rows], how.against)
     return [score_table(group, scenario, how) for group in groups for scenario in SCENARIOS]
 
 
-def check_reference(groups: list[Group], against: str | None) -> None:
-    """Refuse a row to compare with that is nowhere."""
-    if against is not None and not any(matching(group, against) for group in groups):
-        raise unknown("row to compare with", against, {r.label for g in groups for r in g.rows})
+def difference_tables(groups: list[Group], how: Comparison) -> list[Table]:
+    """The same as differences from the row compared with, with their p-values, where there are
+    any."""
+    tables = []
+    for group in groups:
+        reference = reference_of(group.rows, group.title, how.against)
+        if reference is None:
+            continue
+        for scenario in SCENARIOS:
+            columns = columns_of(group, scenario, how)
+            if any(entry.p is not None for column in columns for entry in column):
+                tables.append(difference_table(group, scenario, reference, columns))
+    return tables
 
 
-def score_table(group: Group, scenario: str, how: Comparison) -> Table:
-    reference = reference_row(group, how.against)
+def columns_of(group: Group, scenario: str, how: Comparison) -> Columns:
+    """The numbers of a group, tested and marked column by column."""
+    reference = reference_of(group.rows, group.title, how.against)
     columns = []
-    for metric in METRICS:
-        column = [
-            Entry(row, metric, summarise(list(row.scores(scenario, metric).values())))
-            for row in group.rows
-        ]
-        compare(column, reference, scenario, how.holm)
+    for metric in how.columns:
+        column = [entry_of(row, scenario, metric, how) for row in group.rows]
+        compare_family([(entry, reference) for entry in column], scenario)
         mark_best(column)
         if how.published is not None:
             for entry in column:
                 entry.published = how.published.score(entry.row, group.memory, scenario, metric)
         columns.append(column)
-    with_published = [m for m, column in zip(METRICS, columns) if any(e.published for e in column)]
-    rows = tuple(
-        (Cell(row.label), Cell(seeds_text(row, group)), *cells(entries, with_published))
-        for row, *entries in zip(group.rows, *columns)
-    )
+    return columns
+
+
+def score_table(group: Group, scenario: str, how: Comparison) -> Table:
+    columns = columns_of(group, scenario, how)
+    published = [
+        metric
+        for metric, column in zip(how.columns, columns)
+        if any(entry.published for entry in column)
+    ]
+    marks, schedules = schedule_marks(group.rows)
+    rows = []
+    for row, *entries in zip(group.rows, *columns):
+        label = Cell(row.label, footnote=marks.get(row.label, ""))
+        rows.append((label, Cell(seeds_text(row, group)), *cells(entries, published)))
     header = ["method", "seeds"]
-    for metric in METRICS:
+    for metric in how.columns:
         header.append(METRICS[metric].name)
-        header += ["published (difference)"] if metric in with_published else []
-    data = tuple(plain(group, scenario, e, how.holm) for column in columns for e in column)
+        header += ["published (difference)"] if metric in published else []
+    data = [as_row(group, scenario, entry) for column in columns for entry in column]
     title = f"{group.title}: {SCENARIO_WORDS[scenario]}, %"
-    notes = notes_of(group, reference, how, bool(with_published))
-    return Table(title, tuple(header), rows, data, tuple(notes))
+    notes = notes_of(group, how, schedules, bool(published))
+    return Table(title, tuple(header), tuple(rows), tuple(data), tuple(notes))
 
 
-def matching(group: Group, name: str) -> list[Configuration]:
-    """The rows a name may mean: the one so labelled, or those of the method so called."""
-    exact = [row for row in group.rows if row.label == name]
-    return exact or [row for row in group.rows if row.method == name]
+def difference_table(
+    group: Group, scenario: str, reference: Configuration, columns: Columns
+) -> Table:
+    """Every row minus the reference, in points."""
+    rows = []
+    for row, *entries in zip(group.rows, *columns):
+        if row is not reference:
+            pairs = max(len(entry.test.seeds) if entry.test else 0 for entry in entries)
+            rows.append((Cell(row.label), Cell(str(pairs)), *map(difference_cell, entries)))
+    names = [METRICS[column[0].metric].name for column in columns]
+    title = f"{group.title}: {SCENARIO_WORDS[scenario]}, row minus {reference.label}, points"
+    return Table(title, ("method", "pairs", *names), tuple(rows), (), difference_notes(FAMILY))
 
 
-def reference_row(group: Group, against: str | None) -> Configuration | None:
-    """The row that the others are compared with: the one meant, or its method as published."""
-    found = matching(group, against or REFERENCE)
-    if len(found) > 1:
-        found = [row for row in found if as_published(row)]
-        if len(found) != 1 and against is not None:
-            labels = ", ".join(repr(row.label) for row in matching(group, against))
-            raise UserError(
-                f"several rows of {group.title} are {against}: give --against one of {labels}."
-            )
-    return found[0] if len(found) == 1 else None
+def difference_cell(entry: Entry) -> Cell:
+    if entry.test is None or entry.test.difference is None:
+        return Cell("–")
+    return Cell(difference_text(-entry.test.difference, entry.p, entry.p_corrected))
 
 
-def compare(
-    column: list[Entry], reference: Configuration | None, scenario: str, correct: bool
-) -> None:
-    """Test the reference against every other row of a column; the column is the family."""
-    if reference is None:
-        return
-    tested = []
-    for entry in column:
-        if entry.row is reference:
-            continue
-        entry.test = paired(
-            reference.scores(scenario, entry.metric), entry.row.scores(scenario, entry.metric)
-        )
-        entry.p = entry.test.p
-        if entry.p is not None:
-            tested.append(entry)
-    if correct:
-        for entry, p in zip(tested, holm([e.p for e in tested if e.p is not None])):
-            entry.p = p
+def difference_notes(family: str) -> tuple[str, ...]:
+    return (
+        "in brackets: p of a two-sided paired t-test over seeds; after the semicolon, p after "
+        f"Holm's correction over {family}.",
+    )
 
 
-def mark_best(column: list[Entry]) -> None:
-    """The highest mean; joint training is a bound, not a competitor."""
-    rivals = [e for e in column if e.summary and e.row.method != UPPER_BOUND]
-    if rivals:
-        top = max(round(e.summary.mean, 2) for e in rivals if e.summary)
-        for entry in rivals:
-            entry.best = entry.summary is not None and round(entry.summary.mean, 2) == top
-
-
-def cells(entries: list[Entry], with_published: list[str]) -> list[Cell]:
+def cells(entries: Sequence[Entry], with_published: Sequence[str]) -> list[Cell]:
     found = []
     for entry in entries:
-        mean = entry.summary.mean if entry.summary else None
-        std = entry.summary.std if entry.summary else None
-        found.append(Cell(plus_minus(mean, std), entry.best, entry.mark))
+        found.append(score_cell(entry))
         if entry.metric in with_published:
             text = "–"
-            if entry.published and mean is not None:
-                text = f"{entry.published.mean:.2f} ({mean - entry.published.mean:+.2f})"
+            if entry.published and entry.summary:
+                gap = entry.summary.mean - entry.published.mean
+                text = f"{entry.published.mean:.2f} ({gap:+.2f})"
             found.append(Cell(text))
     return found
 
 
-def seeds_text(row: Configuration, group: Group) -> str:
-    have, all_of = len(row.seeds), len(group.seeds)
-    return str(have) if have == all_of else f"{have} of {all_of}"
+def score_cell(entry: Entry) -> Cell:
+    mean = entry.summary.mean if entry.summary else None
+    std = entry.summary.std if entry.summary else None
+    return Cell(plus_minus(mean, std), entry.best, entry.mark)
 
 
-def plain(group: Group, scenario: str, entry: Entry, corrected: bool) -> dict[str, Any]:
+def as_row(group: Group, scenario: str, entry: Entry) -> dict[str, Any]:
     """A number of the table with everything known about it."""
-    summary, test, published = entry.summary, entry.test, entry.published
+    summary, published = entry.summary, entry.published
     return {
         "benchmark": group.benchmark,
         "memory": group.memory,
@@ -179,63 +137,45 @@ def plain(group: Group, scenario: str, entry: Entry, corrected: bool) -> dict[st
         "scenario": SCENARIO_WORDS[scenario],
         "label": entry.row.label,
         "method": entry.row.method,
+        "schedule": schedule_of(entry.row),
         "metric": entry.metric,
         "mean": summary.mean if summary else None,
         "std": summary.std if summary else None,
         "seeds": len(entry.row.seeds),
-        "missing_seeds": " ".join(str(s) for s in group.seeds if s not in entry.row.seeds),
-        "best": entry.best,
-        "mark": {BETTER: "reference better", WORSE: "reference worse"}.get(entry.mark, ""),
-        "pairs": len(test.seeds) if test else None,
-        "reference_minus_this": test.difference if test else None,
-        "t": test.t if test and test.t is not None and isfinite(test.t) else None,
-        "p": entry.p,
-        "p_corrected": corrected if test else None,
+        "missing_seeds": " ".join(str(s) for s in group.seeds if s not in entry.row.runs),
+        **tested_as_row(entry),
         "published": published.mean if published else None,
         "published_std": published.std if published else None,
         "difference": summary.mean - published.mean if summary and published else None,
     }
 
 
+def tested_as_row(entry: Entry) -> dict[str, Any]:
+    """What is known of a number beside the others of its column."""
+    test = entry.test
+    return {
+        "best": entry.best,
+        "mark": {BETTER: "reference better", WORSE: "reference worse"}.get(entry.mark, ""),
+        "pairs": len(test.seeds) if test else None,
+        "reference_minus_this": test.difference if test else None,
+        "t": test.t if test and test.t is not None and isfinite(test.t) else None,
+        "p": entry.p,
+        "p_corrected": entry.p_corrected,
+    }
+
+
 def notes_of(
-    group: Group, reference: Configuration | None, how: Comparison, with_published: bool
+    group: Group, how: Comparison, schedules: Sequence[str], with_published: bool
 ) -> list[str]:
     """Everything a reader must know to trust the table."""
+    reference = reference_of(group.rows, group.title, how.against)
+    pairs = [(row, reference) for row in group.rows if reference and row is not reference]
     notes = [f"mean ± standard deviation over seeds; {common_ground(group.rows)}."]
-    others = [row for row in group.rows if row is not reference]
-    if reference is None:
-        notes.append(
-            f"no tests: not one row of {how.against or REFERENCE} here (--against chooses another)."
-        )
-    elif not any(len(set(reference.seeds) & set(row.seeds)) > 1 for row in others):
-        notes.append(f"no tests: no row shares two seeds with {reference.label}.")
-    else:
-        test = "paired t-test over seeds, 95%" + (", Holm-corrected per column" if how.holm else "")
-        notes.append(f"{BETTER} {reference.label} is significantly better, {WORSE} worse ({test}).")
-    for row in group.rows:
-        missing = [str(seed) for seed in group.seeds if seed not in row.seeds]
-        if missing:
-            notes.append(f"{row.label} lacks seed {', '.join(missing)}: left out of its pairs.")
-        for seed, run in row.runs.items():
-            if not run.result.get("forgotten", {}).get("undisturbed", True):
-                notes.append(
-                    f"{row.label}, seed {seed}, was trained without the "
-                    f"{run.result['forgotten']['examples']} examples that it was told to forget."
-                )
+    notes += reference_notes(reference, pairs, how, FAMILY)
+    notes += schedules
+    notes += seed_notes(group.rows, group.seeds)
     if how.published is not None and with_published:
         notes.append(f"published figures: {how.published.protocol}.")
     elif how.published is not None:
         notes.append(f"no published figures for {group.title}.")
     return notes + version_note(group.rows)
-
-
-def version_note(rows: tuple[Configuration, ...]) -> list[str]:
-    """A footnote where the rows were not made by one version of the code."""
-    makers: dict[str, list[str]] = {}
-    for row in rows:
-        for code in sorted({run.code for run in row.runs.values()}):
-            makers.setdefault(code, []).append(row.label)
-    if len(makers) < 2:
-        return []
-    who = "; ".join(f"{code}: {', '.join(labels)}" for code, labels in sorted(makers.items()))
-    return [f"made by different versions of metasp ({who})."]

@@ -76,16 +76,21 @@ class RunScores:
 
 def read_scores(run: RunDir) -> RunScores:
     """The scores of a run's examples, or one sentence about why there are none."""
-    scores = score_examples(run.scores(), run.influence())
-    if not len(scores.ids):
+    found = scores_of(run)
+    if not len(found.scores.ids):
         raise UserError(
             f"{run.path} has no scores of examples yet: no task of it is finished, or its method "
             "does not train by `learner.update`."
         )
+    return found
+
+
+def scores_of(run: RunDir) -> RunScores:
+    """The scores of a run's examples, which may be none."""
     names = tuple(str(name) for name in (run.result() or {}).get("class_names") or ())
     noise = run.noise()
     wrong = None if noise is None else dict(zip(noise["id"], noise["true_label"]))
-    return RunScores(scores, names, wrong)
+    return RunScores(score_examples(run.scores(), run.influence()), names, wrong)
 
 
 def as_csv(rows: Sequence[Row], by: str) -> str:

@@ -9,11 +9,18 @@ BETTER, WORSE = "●", "○"
 
 @dataclass(frozen=True)
 class Cell:
-    """What one place of a table says; `mark` follows the text."""
+    """What one place of a table says; a `mark` follows the text, and so does a `footnote`, the sign
+    of a note below the table."""
 
     text: str
     bold: bool = False
     mark: str = ""
+    footnote: str = ""
+
+    @property
+    def tail(self) -> str:
+        """What follows the text; a footnote clings to it."""
+        return self.footnote + (f" {self.mark}" if self.mark else "")
 
 
 @dataclass(frozen=True)
@@ -32,3 +39,19 @@ def plus_minus(mean: float | None, std: float | None, digits: int = 2) -> str:
         return "–"
     tail = f" ± {std:.{digits}f}" if std is not None else ""
     return f"{mean:.{digits}f}{tail}"
+
+
+def p_text(p: float) -> str:
+    """`.013`, or `<.001`."""
+    if p < 0.001:
+        return "<.001"
+    return f"{p:.3f}".removeprefix("0")
+
+
+def difference_text(difference: float, p: float | None, corrected: float | None) -> str:
+    """`+1.20 (.013; .040)`: a difference, its p-value, and that after the correction."""
+    text = f"{difference:+.2f}"
+    if p is None:
+        return text
+    ps = [p_text(each) for each in (p, corrected) if each is not None]
+    return f"{text} ({'; '.join(ps)})"

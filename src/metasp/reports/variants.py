@@ -1,6 +1,7 @@
 """Whether a row is a method as its paper has it, or a variant of it."""
 
-from metasp.reports.configurations import Configuration, unusual
+from metasp.reports.configurations import Configuration
+from metasp.reports.names import LABELS, unusual
 
 SCHEDULED = ("metasp", "metasp-rehsel")  # published with rehearsal in the last epochs only
 
@@ -8,6 +9,8 @@ SCHEDULED = ("metasp", "metasp-rehsel")  # published with rehearsal in the last 
 def as_published(row: Configuration) -> bool:
     """Whether a row is a method of the paper as it was published, not a control or variant."""
     spec = row.spec
+    if any(spec.get(name) for name in LABELS):  # verified or corrected examples
+        return False
     usual = row.defaults.get("selection")
     if spec.get("selection", usual) != usual or not settings_as_published(row):
         return False
@@ -18,4 +21,4 @@ def settings_as_published(row: Configuration) -> bool:
     """The same, but for what the memory keeps."""
     settings = row.spec.get("settings", {})
     changed = any(unusual(key, value, row.defaults) for key, value in settings.items())
-    return not changed and not row.spec.get("observe")
+    return not changed and not row.spec.get("observe") and "influence" not in row.spec

@@ -4,18 +4,18 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metasp.metrics import METRICS
 from metasp.reports.compare import refuse_other_data
-from metasp.reports.explorer.pictures import Material, Missing, packed, short
+from metasp.reports.explorer.pictures import Material, packed, short
 from metasp.reports.explorer.points import Points, ids_to_show
-from metasp.reports.explorer.records import Record, read_run
+from metasp.reports.explorer.records import Record, read_run, score_columns
 from metasp.store import RunDir
 
 SCRIPTS = (
@@ -26,12 +26,22 @@ SCRIPTS = (
     "map.js",
     "gallery.js",
     "suspects.js",
+    "verdicts.js",
+    "verify.js",
     "memory.js",
     "scores.js",
     "compare.js",
     "main.js",
 )
 LIBRARY = "vendor/echarts.common.min.js"
+
+
+class Place(NamedTuple):
+    """A run as a person at the terminal names it: its folder, and the command that runs it again,
+    but for what was verified since; both empty for what no command runs."""
+
+    folder: str
+    again: str
 
 
 @dataclass(frozen=True)
@@ -41,22 +51,56 @@ class Built:
     content: bytes
     shown: int
     examples: int
+    title: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    sheets: Sequence[str] = ()
+    labels: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # of all ids, by run
+    class_names: tuple[str, ...] = ()
+
+    def served(self) -> tuple[bytes, bytes]:
+        """The page around what the server tells it, which is `embedded` between the two."""
+        mark = "\0"
+        before, after = assembled(self.title, self.data, self.sheets, served=mark).split(mark)
+        return before.encode(), after.encode()
+
+    def names(self) -> tuple[str, ...]:
+        """The classes as files name them: by numbers, where nobody knows their names."""
+        labels = (label for each in self.labels.values() for label in each.values())
+        return self.class_names or tuple(map(str, range(max(labels, default=-1) + 1)))
 
 
 def build_page(
-    runs: Sequence[RunDir], material: Material, class_names: Sequence[str] = (), limit: int = 10_000
+    runs: Sequence[RunDir],
+    material: Material,
+    class_names: Sequence[str] = (),
+    limit: int = 10_000,
+    places: Sequence[Place] = (),
 ) -> Built:
-    """The explorer of one run, or of two to compare. Examples beyond `limit` are only counted."""
+    """The explorer of one run, or of two to compare. Examples beyond `limit` are only counted.
+    `places` say where each of the runs is, and how it is run again."""
     records = [read_run(run) for run in runs]
-    refuse_other_data([record.spec for record in records])
+    refuse_other_data([record.spec for record in records if record.spec is not None])
+    where = places or [Place("RUN", "metasp run --spec RUN/spec.toml")] * len(records)
+    return page_of(records, material, class_names, limit, where)
+
+
+def page_of(
+    records: Sequence[Record],
+    material: Material,
+    class_names: Sequence[str],
+    limit: int,
+    places: Sequence[Place],
+) -> Built:
+    """The page of what has been read."""
     measured = joined([record.points for record in records])
-    remembered = np.concatenate([record.remembered for record in records])
-    shown = ids_to_show(measured, remembered, limit)
-    everything = len(np.unique(np.concatenate([measured.id, remembered])))
-    pictures, sheets = packed(material if isinstance(material, Missing) else material.only(shown))
-    names = next((r.class_names for r in records if r.class_names), tuple(class_names))
+    first = [ids for record in records for ids in record.worth_a_look]
+    scored = np.concatenate([record.scores.scores.ids for record in records])
+    shown = ids_to_show(measured, first, scored, limit)
+    everything = len(np.unique(np.concatenate([measured.id, scored, *first])))
+    pictures, sheets = packed(material.only(shown))
+    names = next((r.class_names for r in records if r.class_names), tuple(map(str, class_names)))
     data = {
-        "classes": [str(name) for name in names],
+        "classes": list(names),
         "metrics": [
             {"key": key, "name": m.name, "words": m.words, "help": m.help, "change": m.change}
             for key, m in METRICS.items()
@@ -64,27 +108,36 @@ def build_page(
         "pictures": pictures,
         "examples": everything,
         "shown": len(shown),
-        "runs": [told(record, shown) for record in records],
+        "runs": [told(record, shown, place) for record, place in zip(records, places)],
     }
-    title = " and ".join(record.spec.method for record in records)
-    return Built(assembled(title, data, sheets), len(shown), everything)
+    title = " and ".join(str(record.about["method"]) for record in records)
+    content = assembled(title, data, sheets).encode()
+    labels = {record.name: record.labels for record in records}
+    return Built(content, len(shown), everything, title, data, sheets, labels, names)
 
 
-def told(record: Record, shown: np.ndarray[Any, Any]) -> dict[str, Any]:
+def told(record: Record, shown: np.ndarray[Any, Any], place: Place) -> dict[str, Any]:
     """One run as the page's script reads it."""
-    spec = record.spec
+    here = set(shown.tolist())
+    wrong = record.scores.wrong
     return {
         "name": record.name,
-        "method": spec.method,
-        "benchmark": spec.benchmark,
-        "seed": spec.seed,
-        "budget": spec.memory,
-        "epochs": spec.epochs,
-        "backbone": spec.backbone,
-        "selection": spec.selection,
+        **record.about,
         **record.told,
         "points": columns(record.points.only(np.isin(record.points.id, shown))),
+        "scores": score_columns(record.scores, shown),
+        "deck": {
+            "right": {k: inside(ids, here) for k, ids in record.cards["right"].items()},
+            "then": inside(record.cards["then"], here),
+        },
+        "wrong": None if wrong is None else [[i, wrong[i]] for i in sorted(here & set(wrong))],
+        **place._asdict(),
+        "stamp": record.stamp,
     }
+
+
+def inside(ids: Sequence[int], shown: set[int]) -> list[int]:
+    return [identity for identity in ids if identity in shown]
 
 
 def columns(points: Points) -> dict[str, list[Any]]:
@@ -106,27 +159,31 @@ def joined(parts: Sequence[Points]) -> Points:
     )
 
 
-def assembled(title: str, data: dict[str, Any], sheets: Sequence[str]) -> bytes:
-    """Template, style, scripts and data in one file, with a policy that lets nothing else in."""
+def assembled(
+    title: str, data: Mapping[str, Any], sheets: Sequence[str], served: str | None = None
+) -> str:
+    """Template, style, scripts and data in one file, with a policy that lets nothing else in; a
+    `served` page may also speak to the server that it came from."""
     style = asset("style.css")
     library = asset(LIBRARY)
     script = "(() => {\n'use strict';\n" + "\n".join(asset(name) for name in SCRIPTS) + "\n})();"
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {checksum(library)} {checksum(script)}",
-            f"style-src {checksum(style)}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
+    policy = [
+        "default-src 'none'",
+        f"script-src {checksum(library)} {checksum(script)}",
+        f"style-src {checksum(style)}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    if served is not None:
+        policy.append("connect-src 'self'")
     parts = {
         "title": html.escape(title),
-        "policy": policy,
+        "policy": "; ".join(policy),
         "style": style,
         "data": embedded(data),
         "sheets": embedded(list(sheets)),
+        "served": "null" if served is None else served,
         "library": library,
         "script": script,
     }
@@ -136,7 +193,7 @@ def assembled(title: str, data: dict[str, Any], sheets: Sequence[str]) -> bytes:
     for piece in pieces[1:]:
         name, rest = piece.split("}}", 1)
         out += [parts[name], rest]
-    return "".join(out).encode()
+    return "".join(out)
 
 
 def embedded(value: Any) -> str:

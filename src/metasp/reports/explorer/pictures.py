@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ LOSSLESS_BYTES = 2_000_000  # raw pixels up to which a sheet is exact
 BUDGET_BYTES = 9_000_000  # of all sheets; base64 adds a third
 QUALITIES = (85, 70, 50, 30, 15)
 SHOWN_COLUMNS = 40
+SHOWN_LETTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,20 @@ class Missing:
     """Nothing to look at, and why, in one sentence."""
 
     why: str
+
+    def only(self, wanted: Array) -> "Missing":
+        return self
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The words of examples, by their ids."""
+
+    words: Mapping[int, str]
+
+    def only(self, wanted: Array) -> "Texts":
+        """Those with the wanted ids."""
+        return Texts({i: self.words[i] for i in wanted.tolist() if i in self.words})
 
 
 @dataclass(frozen=True)
@@ -47,13 +63,16 @@ class Examples:
         return Examples(ids[inside], self.rows[first[inside]], self.inputs)
 
 
-Material = Examples | Missing
+Material = Examples | Texts | Missing
 
 
 def packed(material: Material) -> tuple[dict[str, Any], list[str]]:
     """How to find an example in the page, and the sheets of pictures as data URIs."""
     if isinstance(material, Missing):
         return {"kind": "none", "why": material.why}, []
+    if isinstance(material, Texts):
+        words = {i: text[:SHOWN_LETTERS] for i, text in material.words.items()}
+        return {"kind": "texts", "values": list(words.values()), "ids": list(words)}, []
     ids, inputs = material.ids.tolist(), material.inputs[material.rows]
     if not material.are_pictures:
         flat = inputs.reshape(len(inputs), -1)

@@ -118,29 +118,21 @@ def of_source(points: Points, measure: str, source: str) -> Array:
     return np.asarray(getattr(points, measure)[points.memory == (source == "memory")])
 
 
-def suspicious(points: Points) -> Array:
-    """Rows that hurt both while the model gives another class than the label, (n,) bool."""
-    disagrees = (points.predicted >= 0) & (points.predicted != points.label)
-    return np.asarray((points.stability > 0) & (points.plasticity > 0) & disagrees)
-
-
-def ids_to_show(points: Points, remembered: Array, limit: int) -> Array:
-    """At most `limit` ids, ascending. What was ever in memory comes first, then the ends of each
-    measure in each task, the suspects, and an even sample of the rest."""
-    everything = np.unique(np.concatenate([points.id, remembered]))
+def ids_to_show(points: Points, first: Sequence[Array], others: Array, limit: int) -> Array:
+    """At most `limit` ids, ascending: those that come `first`, then the ends of each measure in
+    each task, and an even sample of the rest, which is all that was measured and `others`."""
+    everything = np.unique(np.concatenate([points.id, others, *first]))
     if len(everything) <= limit:
         return everything
-    ends = [remembered]
+    ends = list(first)
     for task in np.unique(points.task):
         rows = np.flatnonzero(points.task == task)
         for measure in MEASURES:
             order = rows[np.argsort(getattr(points, measure)[rows], kind="stable")]
             ends += [points.id[order[:EXTREMES]], points.id[order[-EXTREMES:]]]
-    suspects = np.flatnonzero(suspicious(points))
-    ends.append(points.id[suspects[np.argsort(-points.fused[suspects], kind="stable")]])
     # Multiplying by a large odd number scatters neighbours: an even sample without randomness.
     scattered = everything.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)
     ends.append(everything[np.argsort(scattered, kind="stable")])
     ranked = np.concatenate(ends)
-    first = np.sort(np.unique(ranked, return_index=True)[1])[:limit]
-    return np.sort(ranked[first])
+    chosen = np.sort(np.unique(ranked, return_index=True)[1])[:limit]
+    return np.sort(ranked[chosen])

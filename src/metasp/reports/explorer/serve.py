@@ -1,40 +1,116 @@
 """The page on this machine's own address, for this machine alone."""
 
 import contextlib
+import hmac
+import json
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+from metasp.errors import UserError
+from metasp.reports.explorer.desk import BYTES, Desk
 
 HOST = "127.0.0.1"
+SAVE = "/verified"  # where the page sends its verdicts
+TOKEN = "X-Metasp-Token"
+PATIENCE = 20.0  # seconds for a request to arrive
 
 
-def server_of(page: bytes, port: int = 0) -> ThreadingHTTPServer:
-    """A server of one page at `/`; port 0 takes a free one."""
+class PageHandler(BaseHTTPRequestHandler):
+    """Gives the page at `/`, and takes verdicts from that page alone."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            # Another name for this address in the browser would be another site reading along.
-            if self.headers.get("Host") not in names:
-                self.send_error(HTTPStatus.FORBIDDEN)
-            elif self.path == "/favicon.ico":
-                self.send_response(HTTPStatus.NO_CONTENT)
-                self.end_headers()
-            elif self.path.split("?")[0] != "/":
-                self.send_error(HTTPStatus.NOT_FOUND)
-            else:
-                self.send_response(HTTPStatus.OK)
-                self.send_header("Content-Type", "text/html; charset=utf-8")
-                self.send_header("Content-Length", str(len(page)))
-                self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
-                self.send_header("X-Content-Type-Options", "nosniff")
-                self.end_headers()
-                with contextlib.suppress(ConnectionError):  # closed before it was loaded
-                    self.wfile.write(page)
+    page: ClassVar[Callable[[], bytes]]
+    desk: ClassVar[Desk | None]
+    names: ClassVar[set[str]]  # of this server
+    timeout = PATIENCE
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet: the terminal shows the address, not each request."""
+    def do_GET(self) -> None:
+        # Another name for this address in the browser would be another site reading along.
+        if self.headers.get("Host") not in self.names:
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif self.path == "/favicon.ico":
+            self.send_response(HTTPStatus.NO_CONTENT)
+            self.end_headers()
+        elif self.path.split("?")[0] != "/":
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            self.answer(HTTPStatus.OK, "text/html", type(self).page())
 
+    def do_POST(self) -> None:
+        refused = self.refusal()
+        if refused is not None:
+            self.close_connection = True  # what was sent is not read
+            return self.say(*refused)
+        desk = self.desk
+        assert desk is not None
+        length = int(self.headers["Content-Length"])
+        try:
+            content = self.rfile.read(length)
+        except OSError:  # it went away, or took too long
+            self.close_connection = True
+            return None
+        try:
+            told = desk.take(content)
+        except UserError as error:
+            return self.say(HTTPStatus.BAD_REQUEST, str(error))
+        except OSError as error:
+            words = f"the verdicts could not be written: {error.strerror or error}."
+            return self.say(HTTPStatus.INTERNAL_SERVER_ERROR, words)
+        return self.answer(HTTPStatus.OK, "application/json", json.dumps(told).encode())
+
+    def refusal(self) -> tuple[HTTPStatus, str] | None:
+        """Why a request to save is not heard; None where it comes from the page itself."""
+        host, given = self.headers.get("Host"), self.headers
+        if host not in self.names or given.get("Origin") != f"http://{host}":
+            return HTTPStatus.FORBIDDEN, "only the page itself may save."
+        if given.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+            return HTTPStatus.FORBIDDEN, "only the page itself may save."
+        if self.path != SAVE or self.desk is None:
+            return HTTPStatus.NOT_FOUND, "there is nothing here."
+        if not hmac.compare_digest(given.get(TOKEN, "").encode(), self.desk.token.encode()):
+            return HTTPStatus.FORBIDDEN, "this page was served before: load it again."
+        if given.get_content_type() != "application/json":
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "verdicts come as application/json."
+        length = given.get("Content-Length", "")
+        if "Transfer-Encoding" in given or not (length.isascii() and length.isdecimal()):
+            return HTTPStatus.LENGTH_REQUIRED, "the length must be said."
+        if len(length) > 12 or int(length) > BYTES:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {BYTES} bytes are not read."
+        return None
+
+    def say(self, status: HTTPStatus, words: str) -> None:
+        self.answer(status, "text/plain", words.encode())
+
+    def answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "same-origin")
+        with contextlib.suppress(ConnectionError):  # closed before it was loaded
+            self.end_headers()
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet: the terminal shows the address, not each request."""
+
+
+def server_of(
+    page: bytes | Callable[[], bytes], port: int = 0, desk: Desk | None = None
+) -> ThreadingHTTPServer:
+    """A server of one page at `/`, which may be made anew at each visit; port 0 takes a free one.
+    With a desk, what the page sends is saved."""
+
+    class Handler(PageHandler):
+        pass
+
+    Handler.page = staticmethod(page if callable(page) else lambda: page)
+    Handler.desk = desk
     server = ThreadingHTTPServer((HOST, port), Handler)
     bound = server.server_port
     endings = [f":{bound}", ""] if bound == 80 else [f":{bound}"]  # browsers leave 80 out
-    names = {name + ending for name in (HOST, "localhost") for ending in endings}
+    Handler.names = {name + ending for name in (HOST, "localhost") for ending in endings}
     return server

@@ -1,6 +1,6 @@
 """The figures. FIGURES is a dictionary you can read: what draws each, and which sweep feeds it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +9,11 @@ from metasp.reports.configurations import Group
 
 if TYPE_CHECKING:
     from metasp.reports.figures.style import Drawing, save
+    from metasp.reports.swept import Swept
 
 __getattr__ = lazily(__name__, {"Drawing": "style", "save": "style"})
 
-__all__ = ["FIGURES", "Drawing", "Kind", "draw", "save"]
+__all__ = ["FIGURES", "Drawing", "Kind", "draw", "draw_swept", "save"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Kind:
     help: str
     sweep: str
     reads: bool = False  # tables beside the results, of which some may be damaged
+    needs: str = ""  # what its runs must be, where no sweep of the paper makes them
 
     @property
     def make(self) -> "Callable[..., list[Drawing]]":
@@ -53,7 +55,25 @@ FIGURES: dict[str, Kind] = {
     "influence-histogram": Kind(
         f"{HERE}.influence:histograms", "influences in five groups", "paper-statistics", True
     ),
+    "doubt": Kind(
+        f"{HERE}.doubt:through_time",
+        "share of new examples whose label a method doubts, through time",
+        "",
+        True,
+        "it takes runs of a method that judges labels, such as metasp-robust",
+    ),
 }
+
+
+def draw_swept(tables: "Sequence[Swept]", metrics: Sequence[str]) -> "list[Drawing]":
+    """The scores of runs against a field, in our look."""
+    import matplotlib as mpl
+
+    from metasp.reports.figures.style import LOOK
+    from metasp.reports.figures.swept import along
+
+    with mpl.rc_context(LOOK):
+        return along(tables, metrics)
 
 
 def draw(kind: Kind, groups: list[Group], **options: Any) -> "list[Drawing]":

@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import UPPER_BOUND, Configuration, Group
+from metasp.reports.configurations import Configuration, Group
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look, slug
+from metasp.reports.names import UPPER_BOUND
 from metasp.reports.statistics import summarise
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

@@ -9,7 +9,7 @@ from matplotlib.transforms import blended_transform_factory
 from metasp.metrics import SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import Configuration, Group
 from metasp.reports.figures.style import COLOURS, Drawing, canvas, slug
-from metasp.reports.scores import reference_row
+from metasp.reports.reference import reference_of
 from metasp.reports.statistics import interval
 
 WIDTH, LINE, AROUND = 7.2, 0.19, 1.1  # inches; a line is one difference
@@ -34,7 +34,7 @@ def from_reference(groups: list[Group], against: str | None = None) -> list[Draw
     """Every row minus the one that reports compare with."""
     drawings = []
     for group in groups:
-        reference = reference_row(group, against)
+        reference = reference_of(group.rows, group.title, against)
         others = [row for row in group.rows if row is not reference]
         if reference is None or not others:
             continue

@@ -34,8 +34,11 @@ const state = {
   scale: 'spread',
   scenario: 'class_il',
   memoryTask: null,
-  suspectOrder: 'harm',
-  disagree: true,
+  way: null,
+  wide: false,
+  truth: false,
+  target: 10,
+  command: false,
   change: null,
 };
 
@@ -166,7 +169,7 @@ function noInfluences() {
   return empty(
     'This run measured no influence',
     `The method “${run().method}” learns without asking which examples help. ` +
-      'The tabs Memory and Scores show what it kept and how well it did. ' +
+      'The tabs Suspects and Verify show which labels look wrong, Memory and Scores what it kept and how well it did. ' +
       'To see influences, run a method that measures them, such as metasp-rehsel.',
   );
 }

@@ -21,8 +21,8 @@ function renderCompare(panel) {
   const differs = a.method !== b.method;
   const title = (r, number) => `${letter(number)}: ${r.method}${differs ? '' : `, seed ${r.seed}, memory ${r.budget}`}`;
   const parts = heading('Two runs side by side',
-    'The same examples, trained in two ways. An example changes sides when it helps one run and hurts the other.');
-  parts.push(el('div', { class: 'scroll' }, scoreTable(a, b, title)));
+    'The same examples, trained in two ways: what was corrected, which labels look wrong in one run alone, and which examples help one run and hurt the other.');
+  parts.push(el('div', { class: 'scroll' }, scoreTable(a, b, title)), ...correctedParts(a, b), ...doubtParts(a, b));
   const found = pairs();
   if (!found.length) {
     parts.push(empty('No example was measured in both runs',
@@ -55,6 +55,48 @@ function renderCompare(panel) {
   drawSideBySide(boxes, found, chosen);
 }
 
+// What was said of each example: left out, another class, verified.
+function corrections(r) {
+  const found = new Map(r.corrections.exclude.map((id) => [id, 'left out']));
+  for (const [id, label] of r.corrections.relabel) found.set(id, `relabelled ${className(label)}`);
+  for (const [id, label] of r.trusted) found.set(id, `verified ${className(label)}`);
+  for (const [id, label] of r.corrections.verified) found.set(id, `verified ${className(label)}`);
+  return found;
+}
+
+const labelIn = (r, id) => r.scores.label[scoreRow.get(r.name).get(id)] ?? -1;
+
+function section(title, words, id, items, caption) {
+  if (!items.length) return [];
+  const [a, b] = data.runs;
+  const [box, more] = grid(items, (one) => tile(one, labelIn(a, one) >= 0 ? labelIn(a, one) : labelIn(b, one), null, caption(one)), 18);
+  box.id = id;
+  return [el('h3', {}, `${title} (${count(items.length)})`), words ? el('p', { class: 'hint' }, words) : null, box, more].filter(Boolean);
+}
+
+function correctedParts(a, b) {
+  const [before, after] = [corrections(a), corrections(b)];
+  const changed = [...new Set([...before.keys(), ...after.keys()])].filter((id) => before.get(id) !== after.get(id));
+  return section('Corrected from A to B', '', 'corrected', changed.sort((x, y) => x - y),
+    (id) => `${before.get(id) ?? 'as it came'} → ${after.get(id) ?? 'as it came'}`);
+}
+
+// Labels that look wrong in one run and right in the other, each by the best that the run knows.
+function doubtParts(a, b) {
+  const suspects = [a, b].map((r) => new Set(suspectRows(r, r.scores.best).map((row) => r.scores.id[row])));
+  const shared = a.scores.id.filter((id) => scoreRow.get(b.name).has(id));
+  if (!shared.length) return [];
+  const cleared = shared.filter((id) => suspects[0].has(id) && !suspects[1].has(id));
+  const doubted = shared.filter((id) => !suspects[0].has(id) && suspects[1].has(id));
+  const by = `In A by ${a.scores.best}, in B by ${b.scores.best}; of the ${count(shared.length)} examples here that both trained on.`;
+  return [
+    el('p', { class: 'lead', id: 'doubts' }, `${plural(cleared.length, 'label')} that looked wrong in A ${cleared.length === 1 ? 'looks' : 'look'} right in B, ` +
+      `and ${count(doubted.length)} the other way round.`),
+    ...section('Looked wrong in A, look right in B', by, 'cleared', cleared, () => 'wrong → right'),
+    ...section('Looked right in A, look wrong in B', by, 'doubted', doubted, () => 'right → wrong'),
+  ];
+}
+
 function scoreTable(a, b, title) {
   const line = (words, value) => el('tr', {}, el('th', { scope: 'row' }, words), [a, b].map((r) => el('td', {}, value(r))));
   const score = (scenario, key, show) => (r) => (r.scenarios[scenario] ? show(r.scenarios[scenario][key]) : '–');
@@ -64,6 +106,8 @@ function scoreTable(a, b, title) {
       line('Right at the end, any class', score('class_il', 'A_inf', percent)),
       line('Right at the end, task given', score('task_il', 'A_inf', percent)),
       line('Change by later tasks, any class', score('class_il', 'BWT', points100)),
+      line('Verified examples', (r) => count(r.trusted.length)),
+      line('Labels that look wrong', (r) => (r.scores.id.length ? count(r.scores.ways[r.scores.best].expected) : '–')),
       SIDES.map((side) => line(SIDE_WORDS[side], (r) => (r.measurements ? count(r.sides[side]) : '–')))));
 }
 

@@ -25,8 +25,8 @@ function renderGallery(panel) {
       ['harmful', 'Most harmful first']], refresh),
   );
   const intro =
-    'Pictures sorted by their influence. ▲ lowers the loss on what the model should know: it helps. ' +
-    '▼ raises it: it hurts. Click a picture for all about it.';
+    'Examples sorted by their influence. ▲ lowers the loss on what the model should know: it helps. ' +
+    `▼ raises it: it hurts. ${goalWords()} Click one for all about it.`;
   const rows = sortedRows(filtered(), state.measure);
   if (!rows.length) return panel.replaceChildren(...heading('The gallery', intro), tools, nothingLeft());
   const what = { fused: 'both together', stability: 'remembering', plasticity: 'learning' }[state.measure];

@@ -3,6 +3,7 @@ const TABS = {
   map: ['Map', renderMap],
   gallery: ['Gallery', renderGallery],
   suspects: ['Suspects', renderSuspects],
+  verify: ['Verify', renderVerify],
   memory: ['Memory', renderMemory],
   scores: ['Scores', renderScores],
   compare: ['Compare', renderCompare],
@@ -23,10 +24,10 @@ function refresh() {
 function renderTabs() {
   byId('tabs').replaceChildren(
     ...names.map((name) => {
-      const extra = name === 'suspects' && measured() ? suspectRows(hasPredictions()).length : 0;
+      const extra = name === 'suspects' ? suspectRows().length : 0;
       const tab = el('button', {
         type: 'button', role: 'tab', id: `tab-${name}`, 'aria-controls': `panel-${name}`,
-        on: { click: () => openTab(name), keydown: tabKeys },
+        on: { click: () => tapTab(name), keydown: tabKeys },
       }, TABS[name][0]);
       if (extra) tab.append(el('span', { class: 'badge' }, count(extra)));
       return tab;
@@ -46,6 +47,16 @@ function openTab(name, focus = false) {
   }
   byId('filters').hidden = !FILTERED.has(name) || !measured();
   refresh();
+}
+
+// What was chosen is to be in view, also on a phone, where the top of the page fills the screen.
+function tapTab(name) {
+  openTab(name);
+  const top = byId('panels').getBoundingClientRect().top;
+  const head = document.querySelector('header.top');
+  if (top < 0 || top > 0.6 * innerHeight) scrollTo(0, head.offsetTop + head.offsetHeight);
+  byId(`tab-${name}`).scrollIntoView({ block: 'nearest', inline: 'nearest' });
+  if (name === 'verify') byId('deck')?.focus({ preventScroll: true }); // arrows are verdicts, not tabs
 }
 
 function tabKeys(event) {
@@ -90,6 +101,12 @@ function clearFilters(but = {}) {
   refresh();
 }
 
+byId('truth').addEventListener('click', () => {
+  state.truth = !state.truth;
+  renderSummary();
+  refresh();
+});
+
 function renderAll() {
   for (const name of ['task', 'label']) {  // the other run may not have it
     if (state[name] !== 'all' && !run().points[name].includes(+state[name])) state[name] = 'all';
@@ -105,6 +122,7 @@ function renderRunSwitch() {
   const box = byId('run-switch');
   const made = choice('Run', 'run', data.runs.map((r, number) => [number, `${letter(number)}: ${r.method}`]), () => {
     zoom = null;
+    card = null;
     hiddenKeys.clear();
     renderAll();
   });
@@ -153,6 +171,6 @@ addEventListener('afterprint', () => {
 
 nameTheme();
 renderRunSwitch();
-if (!measured()) state.tab = run().memory.some((step) => step.held) ? 'memory' : 'scores';
+if (!measured()) state.tab = run().scores.id.length ? 'verify' : run().memory.some((step) => step.held) ? 'memory' : 'scores';
 if (measured()) state.task = String(run().points.task.reduce((a, b) => Math.max(a, b)));
 renderAll();

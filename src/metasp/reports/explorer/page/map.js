@@ -58,7 +58,7 @@ function renderMap(panel) {
   );
   const intro =
     'Each point is an example of the task. To the right: it helps the model remember old tasks. ' +
-    'Up: it helps it learn the new one. Hover for the picture, click for all about it.';
+    `Up: it helps it learn the new one. Hover for the picture, click for all about it. ${goalWords()}`;
   if (!rows.length) {
     return panel.replaceChildren(...heading('The map', intro), tools, nothingLeft());
   }
@@ -67,10 +67,11 @@ function renderMap(panel) {
   frame.append(mapBox, ...SIDES.map((side) => el('span', { class: `corner ${side}` }, SIDE_WORDS[side])));
   const groups = groupsOf(points, rows);
   const keys = groups.map(([key]) => ({ key, off: hiddenKeys.has(key), ...groupLook(key) }));
+  tools.prepend(...heading('The map'));
   panel.replaceChildren(
-    ...heading('The map', intro),
     tools,
     frame,
+    el('p', { class: 'intro' }, intro),
     legend(keys, (key) => {
       if (!hiddenKeys.delete(key)) hiddenKeys.add(key);
       refresh();
@@ -78,6 +79,7 @@ function renderMap(panel) {
     el('p', { class: 'hint' }, 'Drag to move; Ctrl and wheel, pinch, or the buttons to zoom. ' +
       'With the keyboard: arrows, + and −, 0 for the whole map. The gallery shows the same examples as a list.'),
   );
+  fitMap();
   const chart = draw(mapBox, mapOption(points, rows, groups), mapWords(points, rows));
   chart.on('click', (event) => event.value && openDetail(points.id[event.value[2]]));
   chart.on('datazoom', () => {
@@ -86,6 +88,14 @@ function renderMap(panel) {
   });
   placeCorners();
 }
+
+// All of the map is seen without scrolling, on a screen that is not too low for one.
+function fitMap() {
+  if (!mapBox?.isConnected || innerWidth <= 520) return;
+  const top = mapBox.getBoundingClientRect().top + scrollY;
+  mapBox.style.height = `${Math.round(Math.max(300, Math.min(640, innerHeight - top - 16)))}px`;
+}
+addEventListener('resize', fitMap);
 
 function mapOption(points, rows, groups, extra = {}) {
   const x = extra.x || reach(points.stability, rows);

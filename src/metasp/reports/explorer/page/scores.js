@@ -6,7 +6,7 @@ function renderScores(panel) {
     ? 'The model chooses among all classes seen so far; nobody tells it the task (class-incremental).'
     : 'The model is told the task of each test example and chooses among its classes (task-incremental).';
   const parts = [...heading('Scores', intro), el('div', { class: 'tools' }, switcher)];
-  if (!scenario) return panel.replaceChildren(...parts, empty('No scores yet', 'No task is finished.'));
+  if (!scenario) return panel.replaceChildren(...parts, empty('No scores', run().finished ? 'The tasks were not tested.' : 'No task is finished.'));
   const curve = el('div', { class: 'chart', id: 'curve-chart' });
   parts.push(
     el('div', { class: 'facts' },

@@ -9,17 +9,53 @@ function renderSummary() {
   if (data.shown < data.examples) {
     notes.push(
       `The page shows ${count(data.shown)} of ${count(data.examples)} examples, as many as it was ` +
-        'asked for (--max-examples): first those that were in memory, then the most helpful and ' +
-        'most harmful of each task, the suspects, and an even sample of the rest. The counts ' +
+        'asked for (--max-examples): first those that were in memory, those to verify and the ' +
+        'suspects, then the most helpful and most harmful of each task, and an even sample of the rest. The counts ' +
         'above the tabs and the statistics are of all.',
     );
   }
   byId('notes').hidden = !notes.length;
   byId('notes').textContent = notes.join(' ');
+  renderBanner(r);
   renderSides(r);
   byId('about').textContent =
     `Run ${r.name}: ${r.backbone}, ${plural(r.epochs, 'epoch')} per task, seed ${r.seed}` +
     (r.seconds ? `, trained in ${Math.round(r.seconds)} s.` : '.');
+}
+
+const MANY = 0.1; // part of the labels that look wrong from which on the page warns
+
+// Where labels are dirty, so are the sets that "helps" and "hurts" are measured against.
+function renderBanner(r) {
+  const truth = byId('truth');
+  truth.hidden = !r.wrong;
+  truth.setAttribute('aria-pressed', String(state.truth));
+  truth.textContent = state.truth ? 'Hide what is known' : 'Show what is known to be wrong';
+  const best = r.scores.ways[r.scores.best];
+  const dirty = best && best.expected / r.scores.all >= MANY && measured() && !againstVerified(r).all;
+  byId('banner').hidden = !dirty;
+  if (!dirty) return;
+  byId('banner').replaceChildren(
+    el('span', {}, `About ${count(best.expected)} of ${count(r.scores.all)} labels look wrong, and “helps” and “hurts” were measured ` +
+      `against such labels${againstVerified(r).any ? ' in part of the tasks' : ''}.`),
+    el('button', { type: 'button', on: { click: () => tapTab('verify') } }, 'Verify a few'));
+}
+
+// Against what influences were measured: verified examples, in each task, for the old and the new.
+function againstVerified(r) {
+  const tasks = new Set(r.helped.map((entry) => entry.task));
+  const goals = r.goals.filter((goal) => tasks.has(goal.task)).flatMap((goal) => [goal.old, goal.new]);
+  return { all: goals.length > 0 && goals.every(Boolean), any: goals.some(Boolean) };
+}
+
+function goalWords() {
+  const r = run();
+  const { all, any } = againstVerified(r);
+  if (all) return `Measured against the run’s ${plural(r.trusted.length, 'verified example')}.`;
+  if (!any) return 'Measured against examples of the stream, whose labels nobody has verified.';
+  const tasks = (name) => r.goals.filter((goal) => goal[name]).map((goal) => goal.task + 1).join(', ') || 'none';
+  return `Measured against verified examples in part: for remembering in tasks ${tasks('old')}, for learning in tasks ${tasks('new')}; ` +
+    'else against examples of the stream, whose labels nobody has verified.';
 }
 
 function learned(r) {
@@ -34,7 +70,7 @@ function learned(r) {
 function scored(r) {
   const open = r.scenarios.class_il;
   const given = r.scenarios.task_il;
-  if (!open) return 'No task is finished yet.';
+  if (!open) return r.finished ? '' : 'No task is finished yet.';
   return (
     `${r.finished ? 'At the end' : 'So far'} it is right on ${percent(open.A_inf)} of the test ` +
     `examples of ${r.finished ? 'all tasks' : 'these tasks'}, and on ` +
@@ -64,6 +100,7 @@ function renderSides(r) {
         {
           type: 'button',
           class: `side ${side}`,
+          title: words[side],
           on: {
             click: () => {
               clearFilters({ side });
@@ -71,15 +108,14 @@ function renderSides(r) {
             },
           },
         },
-        el('span', { class: 'side-count' }, count(r.sides[side])),
-        el('span', { class: 'side-name' }, SIDE_WORDS[side]),
-        el('span', { class: 'side-words' }, words[side]),
+        el('span', { class: 'side-line' }, el('span', { class: 'side-count' }, count(r.sides[side])),
+          el('span', { class: 'side-name' }, SIDE_WORDS[side])),
         meter,
       );
     }),
   );
   const tasks = new Set(r.helped.map((entry) => entry.task)).size;
   note.textContent =
-    `${plural(r.measured, 'example')} measured in ${plural(tasks, 'task')}; each is counted once, by its ` +
-    'latest measurement. Choose a side to see its pictures.';
+    `${plural(r.measured, 'example')} measured in ${plural(tasks, 'task')}; each counts once, by its ` +
+    'latest measurement. Choose a side to see its examples.';
 }

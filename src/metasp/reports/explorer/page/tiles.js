@@ -17,6 +17,7 @@ function sheetClass(number) {
 function picture(id, width, words) {
   const place = placeOf.get(id);
   if (pictures.kind === 'rows' && place !== undefined) return rowTable(place, width > 150 ? 40 : 4);
+  if (pictures.kind === 'texts' && place !== undefined) return wordsOf(place, width);
   if (pictures.kind !== 'sprites' || place === undefined) {
     const made = el('span', { class: 'thumb blank', role: 'img', 'aria-label': words }, `#${id}`);
     made.style.width = `${width}px`;
@@ -43,6 +44,14 @@ function picture(id, width, words) {
   made.style.backgroundSize = `${stepX * pictures.across}px auto`;
   made.style.backgroundPosition = `${-column * stepX - rim * scale}px ${-line * stepY - rim * scale}px`;
   return made;
+}
+
+// Words as they are: a few in a tile, all in the window.
+function wordsOf(place, width) {
+  const words = pictures.values[place];
+  const most = width > 150 ? words.length : 80;
+  const shown = words.length > most ? `${words.slice(0, most)}…` : words;
+  return el('q', { class: width > 150 ? 'words whole' : 'words' }, shown);
 }
 
 function rowTable(place, most) {
@@ -82,6 +91,7 @@ function tile(id, label, value, caption, extra = {}) {
     el('span', { class: 'tile-name' }, name),
     value === null ? null : chip(value, told),
     caption ? el('span', { class: 'tile-note' }, caption) : null,
+    truthNote(id),
   );
 }
 
@@ -125,6 +135,7 @@ function tip(points, row) {
       predicted !== null && predicted !== points.label[row]
         ? el('p', { class: 'warn' }, `the model says ${className(predicted)}`)
         : null,
+      truthNote(points.id[row]),
     ),
   );
 }
@@ -133,7 +144,7 @@ function openDetail(id) {
   const box = byId('detail');
   const points = run().points;
   const rows = points.id.map((other, row) => (other === id ? row : -1)).filter((row) => row >= 0);
-  const label = rows.length ? points.label[rows[0]] : memoryLabel(id);
+  const label = rows.length ? points.label[rows[0]] : labelOf(id) >= 0 ? labelOf(id) : memoryLabel(id);
   const title = `${className(label)} · example ${id}`;
   box.replaceChildren(
     el(
@@ -146,7 +157,8 @@ function openDetail(id) {
     rows.length
       ? detailTable(rows)
       : el('p', {}, 'No influence was measured for this example.'),
-    el('p', { class: 'intro' }, memoryStory(id)),
+    el('p', { class: 'intro' }, `${scoreStory(id)} ${memoryStory(id)}`),
+    truthNote(id),
   );
   box.showModal();
 }
@@ -182,6 +194,16 @@ function detailTable(rows) {
       el('tbody', {}, body),
     ),
   );
+}
+
+function scoreStory(id) {
+  const row = rowOf(id);
+  if (row === undefined) return '';
+  const said = verdictWords(id);
+  const told = Object.entries(run().scores.ways).filter(([, way]) => way.values[row] !== null)
+    .map(([name, way]) => `${name} ${short(way.values[row])}`);
+  const model = predictedOf(id) === null ? '' : ` In training the model last said ${className(predictedOf(id))}.`;
+  return `How its label fares: ${told.join(', ')}.${model}${said ? ` You said: ${said}.` : ''}`;
 }
 
 function memoryLabel(id) {

@@ -46,6 +46,25 @@ def made_influence(size: int, seed: int, task: int = 1) -> dict:
     }
 
 
+def made_scores(ids: list[int], labels: list[int], seed: int) -> dict:
+    """How examples fared: the margin of about a quarter speaks against the label."""
+    random = np.random.default_rng(seed)
+    margin = random.normal(2, 3, len(ids))
+    guess = np.where(margin < 0, (np.asarray(labels) + 1) % 4, labels)
+    return {
+        "id": ids,
+        "label": labels,
+        "count": random.integers(1, 5, len(ids)).tolist(),
+        "loss": random.exponential(1, len(ids)).tolist(),
+        "margin": margin.tolist(),
+        "weight": [1.0] * len(ids),
+        "score": [None] * len(ids),
+        "predicted": guess.tolist(),
+        "kept": [False] * len(ids),
+        "fate": ["learned"] * len(ids),
+    }
+
+
 def made_memory(ids: list[int], task: int) -> dict:
     random = np.random.default_rng(len(ids) + task)
     return {
@@ -64,9 +83,11 @@ def make_run(
     seed: int = 1,
     influence: bool = True,
     finish: bool = True,
+    scores: bool = False,
     **changes,
 ) -> RunDir:
-    """Two tasks; the memory holds ids 0..19 after the first, and 10..29 after the second."""
+    """Two tasks; the memory holds ids 0..19 after the first, and 10..29 after the second. The
+    train examples are ids ..size (classes 0 and 1) and size.. (classes 2 and 3)."""
     spec = RunSpec(**{**COMPLETE, "seed": seed, **changes})
     run = RunDir(folder / spec.name)
     matrix = [[0.9, None], [0.7, 0.8]]
@@ -74,18 +95,24 @@ def make_run(
         run.append(TaskStarted(0, (0, 1), size))
         run.append(Evaluated(0, True, (0,), (0.1,), (0.5,)))
         run.append(Evaluated(0, False, (0,), (0.9,), (0.95,)))
-        run.append(TaskFinished(0, made_memory(list(range(20)), 0), {}))
+        told = [{}, {}]
+        if scores:
+            for task in (0, 1):
+                ids = list(range(task * size, (task + 1) * size))
+                labels = [2 * task + i % 2 for i in ids]
+                told[task] = made_scores(ids, labels, seed + task)
+        run.append(TaskFinished(0, made_memory(list(range(20)), 0), {}, told[0]))
         run.append(TaskStarted(1, (2, 3), size))
         if finish:
             columns = made_influence(size, seed) if influence else {}
             run.append(Evaluated(1, True, (1,), (0.0,), (0.5,)))
             run.append(Evaluated(1, False, (0, 1), (0.7, 0.8), (0.9, 0.9)))
-            run.append(TaskFinished(1, made_memory(list(range(10, 30)), 1), columns))
+            run.append(TaskFinished(1, made_memory(list(range(10, 30)), 1), columns, told[1]))
             run.append(RunFinished(2, 3.0))
             result = {name: {"matrix": matrix, "before": [0.1, 0.0]}
                       for name in ("class_il", "task_il")}  # fmt: skip
-            told = {"class_names": list(NAMES), "seconds": {"total": 3.0}}
-            run.finish({"spec": spec.as_dict(), **told, **result})
+            about = {"class_names": list(NAMES), "seconds": {"total": 3.0}}
+            run.finish({"spec": spec.as_dict(), **about, **result})
     return run
 
 

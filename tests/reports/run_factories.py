@@ -1,11 +1,11 @@
 """Run directories made in tests: real files with made-up numbers."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from metasp.methods import METHODS, settings_of, usual_here
+from metasp.engine.from_spec import all_settings
+from metasp.methods import METHODS, usual_here
 from metasp.metrics import scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -25,17 +25,16 @@ COMPLETE = {
 def spec_of(**changes) -> RunSpec:
     """A spec as a run stores it, with every default filled in."""
     method = changes.get("method", RunSpec().method)
-    recipe, told = METHODS[method], {**COMPLETE, **changes}
-    own = settings_of(recipe, method, changes.get("settings", {}))
-    own = recipe.kind.filled_in(own, told.get("epochs", 5), told.get("memory", 200))
-    settings = {key: value for key, value in asdict(own).items() if value is not None}
-    return RunSpec(**{"selection": recipe.selection, **told, "settings": settings})
+    recipe = METHODS[method]
+    spec = RunSpec(**{"selection": recipe.selection, **COMPLETE, **changes})
+    own = all_settings(method, recipe, spec)
+    return spec.with_(settings={key: value for key, value in own.items() if value is not None})
 
 
 def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 3) -> dict:
     """A lower triangle of accuracies around a level, different for each seed."""
     random = np.random.default_rng([spec.seed, round(1000 * level)])
-    usual = usual_here(spec.method, spec.epochs, spec.memory)
+    usual = usual_here(spec.method, spec.epochs, spec.memory, spec.influence)
     result: dict = {"spec": spec.as_dict(), "defaults": usual}
     for scenario in ("class_il", "task_il"):
         matrix = [
@@ -48,8 +47,8 @@ def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 
             "before": [0.0] * tasks,
             **scores(matrix, [0.0] * tasks),
         }
-    seconds = {"total": 10.0 * level, "per_step": {"plain": 0.001, "rehearse": 0.01 * level}}
-    result["seconds"] = {**seconds, "steps": {"plain": 5, "rehearse": 5}}
+    seconds = {"total": 10.0 * level, "per_step": {"finetune": 0.001, "rehearse": 0.01 * level}}
+    result["seconds"] = {**seconds, "steps": {"finetune": 5, "rehearse": 5}}
     result["environment"] = {"metasp": version}
     return result
 
