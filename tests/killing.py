@@ -3,6 +3,7 @@ so that a fork trains at once and a kill can hit it anywhere. It prints one line
 method, task and kind of phase of the last step that was stored, or "nothing" if none was.
 Usage: python -m tests.killing FOLDER SEED METHOD..."""
 
+import itertools
 import json
 import os
 import random
@@ -18,13 +19,26 @@ import torch._dynamo  # noqa: F401  as every training imports it on its way
 import metasp.cli.resume
 import metasp.cli.run  # noqa: F401
 from metasp.cli import main
+from metasp.engine.optimizers import OPTIMIZERS as KINDS
 from metasp.methods import METHODS
 from metasp.store.checkpoints import load_latest
-from tests.methods.worlds import TELLING
+from tests.methods.factories import TELLING
 
 FLAGS = ["--epochs", "3", "--limit-per-class", "10", "--batch-size", "8", "--memory", "30",
-         "--memory-batch", "8", "--momentum", "0.9", "--lr", "0.02", "--label-noise", "0.1",
+         "--memory-batch", "8", "--label-noise", "0.1",
          "--trusted", "1", "--threads", "1", "--checkpoint-seconds", "0"]  # fmt: skip
+INFLUENCE = "+"  # between a method and the influence that is added to it
+# A covering sample: every method has one optimizer, and every optimizer several methods.
+MOMENTUM = ["--momentum", "0.9", "--lr", "0.02"]
+OPTIMIZERS = [MOMENTUM, *(["--optimizer", name] for name in list(KINDS)[1:])]
+OPTIMIZER = dict(zip(METHODS, itertools.cycle(OPTIMIZERS)))
+STOPPED = (
+    "er",
+    "derpp",
+    "metasp-rehsel",
+    "icarl",
+    "joint",
+)  # at a rate that is too high
 EACH = 2  # kills in each kind of phase
 ROUNDS = 12  # runs that may be needed for it where the machine is busy
 
@@ -123,7 +137,22 @@ def kinds_of(runs: Path) -> list[str]:
 
 def killed_and_whole(folder: Path, method: str, dice: random.Random) -> None:
     """One run in peace, and as many others as it takes to be killed in each kind of phase."""
-    arguments = ["--method", method, *FLAGS]
+    arguments = ["--method", method, *FLAGS, *OPTIMIZER.get(method, MOMENTUM)]
+    if INFLUENCE in method:
+        method, influence = method.split(INFLUENCE)
+        arguments = [
+            "--method",
+            method,
+            "--influence",
+            influence,
+            "--shuffle-influence",
+            *FLAGS,
+            *MOMENTUM,
+        ]
+        if influence == "metasp":
+            arguments += ["--every", "2", "--influence-last", "2"]
+    if method in STOPPED:
+        arguments += ["--validation", "0.3", "--patience", "1", "--lr", "0.1"]
     for name, value in TELLING.get(method, {}).items():
         flag = "--" + name.replace("_", "-")
         arguments += [flag] if value is True else [flag, str(value)]
@@ -147,7 +176,7 @@ def killed_and_whole(folder: Path, method: str, dice: random.Random) -> None:
             if kill(pid, runs, aim, dice.uniform(0, 1.5 * length / (1 + number))):
                 task, kind = last_stored(runs)
                 hits[kind] += 1
-                print(method, task, kind, flush=True)
+                print(folder.name, task, kind, flush=True)
         finish(spawn(command(runs, arguments)), f"{method} after its kills")
 
 

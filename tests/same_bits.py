@@ -27,7 +27,8 @@ PICTURES = {
 }
 METHODS = (
     "finetune", "joint", "er", "gdumb", "gem", "agem", "hal", "mir", "gss", "gmed", "metasp",
-    "metasp-rehsel", "metasp-only-s", "metasp-only-p",
+    "metasp-rehsel", "metasp-only-s", "metasp-only-p", "er-ace", "der", "derpp", "icarl",
+    "loss-filter", "glc", "metasp-robust",
 )  # fmt: skip
 SELECTIONS = (
     "ring", "greedy", "class-balanced", "low-loss", "task-balanced", "rehsel-features",

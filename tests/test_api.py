@@ -10,9 +10,9 @@ from torch.utils.data import TensorDataset
 
 import metasp
 from metasp.errors import UserError
-from tests.benchmarks.making import class_folder_set
+from tests.benchmarks.factories import class_folder_set
 from tests.helpers import ROOT
-from tests.learner.making import (
+from tests.learner.factories import (
     X,
     Y,
 )

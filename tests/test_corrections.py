@@ -1,6 +1,7 @@
 """Corrections of a person: files in, another stream out, one sentence about a bad file."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,8 @@ def test_names_that_are_numbers_are_names(tmp_path):
         ("id,label\n1,=2+2\n", "unknown class in .* '=2\\+2'"),
         ("id,label\n1,caf\u00e9\n".encode("latin-1"), "not UTF-8"),
         ("id,label\n1,cat\n".encode("utf-16"), "not UTF-8"),
+        ("id,label\n1,cat\n".encode("utf-16-le"), "not UTF-8"),
+        ("id,label\n1,cat\n".encode("utf-16-be"), "not UTF-8"),
         (b"id,label\n1,\x00\n", "unknown class|not a CSV"),
         ("id,label\n1," + "x" * 200_000, "not a CSV file"),
         ("id,label\n" + "".join(f"{i},cat\n" for i in range(10**6)), "more rows than there are"),
@@ -74,8 +77,21 @@ def test_a_bad_file_is_one_sentence(tmp_path, text, words):
     assert len(str(told.value)) < 500
 
 
+@pytest.mark.slow
+def test_a_million_rows_are_read_in_time(tmp_path):
+    """A class is looked up once, however many rows name it."""
+    classes = [f"class {number}" for number in range(1000)]
+    rows = "".join(f"{i},{classes[i % 1000]}\n" for i in range(10**6))
+    path = written(tmp_path, "id,label\n" + rows)
+    start = time.process_time()
+    said = read_corrections({"verified": path}, classes, 10**6)
+    assert time.process_time() - start < 15
+    assert said.verified[-1] == (999_999, 999)
+    assert len(said.verified) == 10**6
+
+
 def test_a_relabel_must_say_as_what(tmp_path):
-    with pytest.raises(UserError, match="gives id 4 no label"):
+    with pytest.raises(UserError, match="has no label for id 4"):
         read(written(tmp_path, "id,label\n4,\n"), "relabel")
     with pytest.raises(UserError, match="cannot read"):
         read(tmp_path / "none.csv")
@@ -110,10 +126,17 @@ def test_the_newer_word_counts():
     assert old.updated(newer) == Corrections((2, 3), ((4, 0), (5, 0)), ((1, 1),))
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\tx", "cat", "'cat", "'"])
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+x", "-x", "@x", "\tx", "cat", "'cat", "'", "'=x", "''@"]
+)
 def test_a_name_comes_back_from_its_cell(name):
     assert from_cell(as_cell(name)) == name
     assert not as_cell(name).startswith(("=", "+", "-", "@", "\t"))
+
+
+def test_a_class_whose_name_ends_in_a_space_is_found(tmp_path):
+    path = written(tmp_path, "id,label\n1,cat \n2, dog\n")
+    assert read_corrections({"verified": path}, (" dog", "cat "), 9).verified == ((1, 1), (2, 0))
 
 
 def test_the_stream_is_as_it_was_said():
@@ -163,7 +186,7 @@ def test_what_does_not_exist_is_refused_by_name():
     ids = load_benchmark(RunSpec()).tasks[2].train.ids.tolist()
     with pytest.raises(UserError, match="no class 10"):
         load_benchmark(RunSpec(relabel=((ids[0], 10),)))
-    with pytest.raises(UserError, match="nothing of task 3"):
+    with pytest.raises(UserError, match="no examples of task 3"):
         load_benchmark(RunSpec(exclude=tuple(ids)))
 
 

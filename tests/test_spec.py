@@ -39,9 +39,9 @@ def test_digest_sees_every_field():
         "label_column": "y", "label_noise": 0.1, "label_noise_scope": "seen",
         "label_noise_kind": "pairs", "imbalance": 0.5, "true_label_column": "z", "labels": "y.csv",
         "trusted": 2, "exclude": (3,), "relabel": ((4, 1),), "verified": ((5, 1),),
-        "backbone": "mlp", "width": 8, "epochs": 9,
+        "backbone": "mlp", "width": 8, "model_name": "a.B", "model_digest": "0a", "epochs": 9,
         "batch_size": 8, "memory_batch": 8, "lr": 0.3, "momentum": 0.9, "weight_decay": 0.1,
-        "optimizer": "adamw",
+        "optimizer": "adamw", "influence": "robust", "validation": 0.1, "patience": 5,
         "lr_drop_at": (3,), "lr_drop": 0.5, "augment": False, "augment_memory": False,
         "precision": "bf16", "compile": True, "device": "cpu", "threads": 1, "seed": 1,
     }  # fmt: skip
@@ -102,5 +102,5 @@ def test_one_sentence_for_a_bad_value(values, words):
 )
 def test_a_file_that_cannot_be_taken_in_is_one_sentence(tmp_path, text):
     (tmp_path / "long.toml").write_text(text)
-    with pytest.raises(UserError, match=r"long.toml holds a number or lists .*: shorten them.$"):
+    with pytest.raises(UserError, match=r"long.toml holds a number .* lists .*: shorten them.$"):
         RunSpec.from_toml(tmp_path / "long.toml")

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metasp.api import run as run
-    from metasp.benchmarks.python import split as split
+    from metasp.benchmarks.from_dataset import split as split
     from metasp.influence import Ledger as Ledger
     from metasp.influence import example_influence as example_influence
-    from metasp.influence import fuse as fuse
     from metasp.influence import sp_influence as sp_influence
+    from metasp.influence.fuse import fuse as fuse
     from metasp.learner import ContinualLearner as ContinualLearner
+    from metasp.learner import FrozenEncoder as FrozenEncoder
     from metasp.memory import Memory as Memory
     from metasp.spec import RunSpec as RunSpec
 
@@ -18,14 +19,15 @@ __version__ = "0.1.0"
 
 PUBLIC = {
     "ContinualLearner": "metasp.learner",
+    "FrozenEncoder": "metasp.learner",
     "Ledger": "metasp.influence",
     "Memory": "metasp.memory",
     "RunSpec": "metasp.spec",
     "example_influence": "metasp.influence",
-    "fuse": "metasp.influence",
+    "fuse": "metasp.influence.fuse",
     "run": "metasp.api",
     "sp_influence": "metasp.influence",
-    "split": "metasp.benchmarks.python",
+    "split": "metasp.benchmarks.from_dataset",
 }
 
 

@@ -7,10 +7,12 @@ from typing import Any, NotRequired, TypedDict, Unpack, cast
 
 from metasp.benchmarks import Benchmark
 from metasp.console import text_console
+from metasp.engine.own_model import OWN, MakeModel
 from metasp.errors import UserError, unknown
 from metasp.experiment import prepare
 from metasp.folders import default_data, default_runs
 from metasp.methods import METHODS
+from metasp.processes import joined
 from metasp.progress import follow
 from metasp.spec import RunSpec
 from metasp.typed import RunKeywords, Scores, SpecKeywords
@@ -51,6 +53,7 @@ def run(
     data: str | Path | None = None,
     quiet: bool = True,
     force: bool = False,
+    model: MakeModel | None = None,
     **settings: Unpack[RunKeywords],
 ) -> RunResult:
     """Train on a stream of tasks as `metasp run` does, and give the result (that of result.json,
@@ -59,22 +62,28 @@ def run(
     ``benchmark`` is a name (`metasp list benchmarks`) or a stream made by `metasp.split`;
     ``runs`` is the folder that holds the runs (default: METASP_RUNS, or else "runs") and ``data``
     the one that holds the data sets (default: METASP_DATA); ``quiet=False`` shows the progress, and
-    ``force`` makes a stored run again from its start; ``settings`` are the keywords of
-    `metasp.typed.RunKeywords`: the fields of a `RunSpec`, and what the method takes. Trackers and
-    another checkpoint interval are for the command line, or for `metasp.experiment.prepare`.
+    ``force`` makes a stored run again from its start; ``model`` is a function that makes a model of
+    your own, with an output for each class (its name and shapes are in the spec); ``settings`` are
+    the keywords of `metasp.typed.RunKeywords`: the fields of a `RunSpec`, and what the method
+    takes. Trackers and another checkpoint interval are for the command line, or for
+    `metasp.experiment.prepare`.
     """
     if not isinstance(benchmark, str | Benchmark):
         raise UserError(
             f"benchmark must be a name, or a stream made by `metasp.split`, not {benchmark!r}."
         )
+    if model is not None and "backbone" in settings and settings["backbone"] != OWN:
+        raise UserError("model and backbone are both given: leave one of them out.")
     named = {"benchmark": benchmark} if isinstance(benchmark, str) else {}
     spec = RunSpec.from_dict({**named, **sorted_out(settings)})
     stream = None if isinstance(benchmark, str) else benchmark
     where = default_data() if data is None else Path(data)
     place = default_runs() if runs is None else Path(runs)
-    experiment = prepare(spec, place, where, stream, force=force)
+    ranks = joined()
+    experiment = prepare(spec, place, where, stream, force=force, ranks=ranks, model=model)
     if not experiment.finished:
-        follow(experiment.events(), experiment, text_console(quiet=quiet))
+        console = text_console(quiet=quiet or not experiment.writes)
+        follow(experiment.events(), experiment, console)
     result = {"run": str(experiment.directory.path), **(experiment.directory.outcome() or {})}
     return cast(RunResult, result)
 

@@ -42,7 +42,7 @@ class Corrections:
             both = [i for i in labels if i in seen]
             if both:
                 raise UserError(
-                    f"{seen[both[0]]} and {name} both have {words(both)}: say one thing of each."
+                    f"{seen[both[0]]} and {name} both have {words(both)}: keep each in one of them."
                 )
             seen |= dict.fromkeys(labels, name)
             object.__setattr__(self, name, tuple(sorted(pairs)))
@@ -73,13 +73,18 @@ def read_corrections(files: Mapping[str, Path], classes: Sequence[str], most: in
         if kind == "exclude":
             exclude += rows
             continue
+        labels = {
+            cell: class_of(cell, classes, path) for cell in dict.fromkeys(rows.values()) if cell
+        }
         for identity, cell in rows.items():
             if cell:
-                pairs[kind].append((identity, class_of(cell, classes, path)))
+                pairs[kind].append((identity, labels[cell]))
             elif kind == "verified":
                 exclude.append(identity)
             else:
-                raise UserError(f"{path} gives id {identity} no label: give one, or exclude it.")
+                raise UserError(
+                    f"{path} has no label for id {identity}: give one, or exclude the example."
+                )
     return Corrections(tuple(exclude), tuple(pairs["relabel"]), tuple(pairs["verified"]))
 
 
@@ -91,7 +96,7 @@ def read_rows(path: Path, most: int, labelled: bool) -> dict[int, str]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: save it as CSV in UTF-8.") from error
+        raise _not_utf8(path) from error
     except csv.Error as error:
         raise UserError(f"{path} is not a CSV file ({error}): save it as one.") from error
 
@@ -99,6 +104,8 @@ def read_rows(path: Path, most: int, labelled: bool) -> dict[int, str]:
 def _rows(lines: Iterable[list[str]], path: Path, most: int, labelled: bool) -> dict[int, str]:
     reader = iter(lines)
     names = [name.strip().lower() for name in next(reader, [])]
+    if any("\0" in name for name in names):  # UTF-16 without a mark at its start
+        raise _not_utf8(path)
     for name in ("id", "label") if labelled else ("id",):
         if names.count(name) != 1:
             found = ", ".join(map(repr, names)) or "none"
@@ -106,26 +113,37 @@ def _rows(lines: Iterable[list[str]], path: Path, most: int, labelled: bool) -> 
                 f"{path} needs a first line with one column {name!r}, separated by commas; its "
                 f"columns are {found[:200]}."
             )
+    place, named = names.index("id"), names.index("label") if labelled else None
     rows: dict[int, str] = {}
     for number, cells in enumerate(reader, start=2):
-        if not any(cell.strip() for cell in cells):
-            continue
         if len(cells) != len(names):
+            if not any(cell.strip() for cell in cells):
+                continue
             raise UserError(
-                f"line {number} of {path} has {len(cells)} cells and the first line {len(names)}: "
-                "mend it."
+                f"line {number} of {path} has {len(cells)} cells and the first line has "
+                f"{len(names)}: correct it."
             )
-        identity = _id_in(cells[names.index("id")], number, path)
-        label = from_cell(cells[names.index("label")].strip()) if labelled else ""
+        if not (cells[place] or any(cell.strip() for cell in cells)):
+            continue
+        identity = _id_in(cells[place], number, path)
+        label = "" if named is None else from_cell(cells[named].strip())
         if identity in rows:
             how = "" if rows[identity] == label else f", as {rows[identity]!r} and as {label!r}"
             raise UserError(f"line {number} of {path} names id {identity} again{how}: keep one.")
         rows[identity] = label
         if len(rows) > most:
             raise UserError(
-                f"{path} has more rows than there are train examples ({most}): is it of this data?"
+                f"{path} has more rows than there are train examples ({most}): check that it "
+                "belongs to this data."
             )
     return rows
+
+
+def _not_utf8(path: Path) -> UserError:
+    return UserError(
+        f"{path} is not UTF-8 text (it may be UTF-16, or Windows or Latin-1 text): save it as CSV "
+        "in UTF-8."
+    )
 
 
 def _id_in(cell: str, number: int, path: Path) -> int:
@@ -139,8 +157,9 @@ def _id_in(cell: str, number: int, path: Path) -> int:
 
 def class_of(cell: str, classes: Sequence[str], path: Path) -> int:
     """The number of a class from its name; or from its number, where no class is named by one."""
-    if cell in classes:
-        return list(classes).index(cell)
+    names = [name.strip() for name in classes]  # as cells are
+    if cell in names:
+        return names.index(cell)
     numbered = not any(name.isdecimal() for name in classes)
     if numbered and cell.isascii() and cell.isdecimal() and int(cell[:9]) < len(classes):
         return int(cell[:9])
@@ -156,9 +175,9 @@ def words(ids: Sequence[int]) -> str:
 
 def as_cell(text: str) -> str:
     """A name as a cell of a CSV file: a spreadsheet takes a text that begins so for a formula."""
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return f"'{text}" if text.lstrip("'").startswith(FORMULA) else text
 
 
 def from_cell(cell: str) -> str:
     """The name that `as_cell` wrote."""
-    return cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULA) else cell
+    return cell[1:] if cell.startswith("'") and as_cell(cell) != cell else cell

@@ -14,7 +14,7 @@ class TaskStarted:
 
 @dataclass(frozen=True)
 class StepTaken:
-    """One update. `kind` is the phase (plain, rehearse, influence, …), which fixes its cost."""
+    """One update. `kind` is the phase (finetune, rehearse, influence, …), which fixes its cost."""
 
     task: int
     epoch: int
@@ -35,6 +35,16 @@ class Evaluated:
     on: tuple[int, ...]
     class_il: tuple[float, ...]
     task_il: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Validated:
+    """The mean loss on held-out examples after an epoch, and whether it is the lowest so far."""
+
+    task: int
+    epoch: int
+    loss: float
+    lowest: bool
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class RunFinished:
     seconds: float
 
 
-Event = TaskStarted | StepTaken | Evaluated | Noted | TaskFinished | RunFinished
+Event = TaskStarted | StepTaken | Evaluated | Validated | Noted | TaskFinished | RunFinished
 
 # What is read back from a log, beside its kind.
 STORED = {

@@ -2,29 +2,25 @@
 
 import hashlib
 import json
-import math
-import numbers
 import re
-import types
-import typing
-import unicodedata
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from metasp.corrections import Corrections
 from metasp.errors import UserError, unknown
+from metasp.field_checks import frozen, validate_field
 from metasp.toml import as_toml, read_toml
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad")
-LARGEST = 1e30  # what is computed with in single precision must not overflow there
+INFLUENCE = ("none", "metasp", "robust")
 
 
 def setting(
     default: Any, help: str, *, role: str = "", owner: str = "", protocol: bool = False,
     min: float | None = None, max: float | None = None, choices: tuple[str, ...] = (),
-    late: bool = False,
+    late: bool = False, words: str = "",
 ) -> Any:  # fmt: skip
     """A dataclass field that carries all that is to be known of it: its help, bounds and choices,
     and what it is for. Whoever needs a list of names asks `fields_with`.
@@ -33,9 +29,10 @@ def setting(
     "seed"; of a method's settings "schedule" where it divides the epochs. `owner`: who gives the
     default where nobody is told one, "method" or "backbone". `protocol`: named below a table. A
     `late` one came when runs were stored already: at its default it is left out of the stored
-    spec, so that they keep their names, and that default can never change."""
+    spec, so that they keep their names, and that default can never change. `words`: how reports
+    name it, where its name will not do; `{}` stands for the value."""
     about = {"help": help, "role": role, "owner": owner, "protocol": protocol, "min": min,
-             "max": max, "choices": choices, "late": late}  # fmt: skip
+             "max": max, "choices": choices, "late": late, "words": words}  # fmt: skip
     if callable(default):
         return field(default_factory=default, metadata=about)
     return field(default=default, metadata=about)
@@ -66,9 +63,7 @@ class RunSpec:
     has none of those left, so a changed default can never change the meaning of an old file."""
 
     benchmark: str = setting("split-digits", "Where the stream of tasks comes from.", role="data")
-    data_digest: str | None = setting(
-        None, "Content digest of the data (filled in by the run).", role="data"
-    )
+    data_digest: str | None = setting(None, "Digest of the data.", role="data", owner="run")
     tasks: int | None = setting(
         None, "Number of tasks the classes are dealt to.", min=1, role="data"
     )
@@ -151,10 +146,9 @@ class RunSpec:
         min=0,
         late=True,
         role="labels",
+        words="{} verified",
     )
-    exclude: tuple[int, ...] = setting(
-        tuple, "Ids of train examples to leave out.", late=True, role="labels"
-    )
+    exclude: tuple[int, ...] = setting(tuple, "Train ids to leave out.", late=True, role="labels")
     relabel: tuple[tuple[int, int], ...] = setting(
         tuple, "Ids of train examples with the class that each is.", late=True, role="labels"
     )
@@ -166,9 +160,19 @@ class RunSpec:
         role="labels",
     )
     method: str = setting(
-        "metasp-rehsel", "How to learn; see `metasp list methods`.", role="method"
+        "metasp-rehsel",
+        "How to learn; see `metasp list methods`. The one to begin with: best.",
+        role="method",
     )
     settings: Mapping[str, object] = setting(dict, "The method's own settings.", role="method")
+    influence: str = setting(
+        "none",
+        "Weigh the examples of the method's updates by influence, as metasp or metasp-robust does "
+        "and with their settings; see `metasp list methods` for what is weighed.",
+        choices=INFLUENCE,
+        late=True,
+        role="method",
+    )
     memory: int = setting(200, "Examples the memory may hold.", min=0, role="memory")
     selection: str | None = setting(
         None, "What the memory keeps; see `metasp list selections`.", role="memory", owner="method"
@@ -181,7 +185,7 @@ class RunSpec:
     )
     observe: int = setting(
         0,
-        "Record influence, with this many pseudo steps, without using it (er, mir, gss, gmed).",
+        "Record influence, with this many pseudo steps, without using it.",
         min=0,
         role="training",
     )
@@ -197,6 +201,8 @@ class RunSpec:
         owner="backbone",
         protocol=True,
     )
+    model_name: str | None = setting(None, "Class of your own model.", role="model", owner="run")
+    model_digest: str | None = setting(None, "Digest of its shapes.", role="model", owner="run")
     epochs: int = setting(5, "Epochs per task.", min=1, role="training", protocol=True)
     batch_size: int = setting(32, "New examples per step.", min=1, role="training", protocol=True)
     memory_batch: int = setting(
@@ -214,6 +220,21 @@ class RunSpec:
     )
     lr_drop_at: tuple[int, ...] = setting(
         tuple, "Epochs of each task at which the learning rate drops.", min=1, role="training"
+    )
+    validation: float = setting(
+        0.0,
+        "Share of each task's train examples that is held out, to keep the best epoch's weights.",
+        min=0,
+        max=0.9,
+        role="training",
+        late=True,
+    )
+    patience: int = setting(
+        3,
+        "Epochs without a lower validation loss that end a phase.",
+        min=1,
+        role="training",
+        late=True,
     )
     lr_drop: float = setting(0.1, "Factor of each drop.", min=0, max=1, role="training")
     augment: bool = setting(
@@ -249,17 +270,18 @@ class RunSpec:
     @property
     def name(self) -> str:
         """The run's directory name: readable, ending in the digest."""
-        parts = (self.benchmark, self.method, f"m{self.memory}", f"s{self.seed}", self.digest)
+        method = self.method if self.influence == "none" else f"{self.method}-{self.influence}"
+        parts = (self.benchmark, method, f"m{self.memory}", f"s{self.seed}", self.digest)
         return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.")[:60] for part in parts)
 
     def as_dict(self) -> dict[str, object]:
         """Plain values by name; without what is None, or late and at its default."""
-        values = {key: plain(value) for key, value in asdict(self).items() if value is not None}
+        values = {key: to_list(value) for key, value in asdict(self).items() if value is not None}
         for entry in fields(self):
             usual = [] if entry.default is MISSING else entry.default
             if entry.metadata.get("late") and values.get(entry.name) == usual:
                 del values[entry.name]
-        values["settings"] = {k: plain(v) for k, v in self.settings.items() if v is not None}
+        values["settings"] = {k: to_list(v) for k, v in self.settings.items() if v is not None}
         return values
 
     def to_toml(self) -> str:
@@ -294,12 +316,8 @@ class RunSpec:
         return replace(self, **checked_at_once)
 
 
-def plain(value: Any) -> Any:
-    return [plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def frozen(value: Any) -> Any:
-    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
+def to_list(value: Any) -> Any:
+    return [to_list(item) for item in value] if isinstance(value, tuple) else value
 
 
 def validate(owner: Any) -> None:
@@ -307,78 +325,9 @@ def validate(owner: Any) -> None:
     for entry in fields(owner):
         validate_field(owner, entry)
     if owner.lr == 0:
-        raise UserError("lr must be greater than 0, for nothing would be learned.")
+        raise UserError("lr must be greater than 0: with 0 nothing is learned.")
     if owner.rehearse_last is not None and owner.rehearse_last > owner.epochs:
         raise UserError(
             f"rehearse_last is {owner.rehearse_last} but a task has only {owner.epochs} epochs: "
             "give at most that many."
         )
-
-
-def validate_field(owner: Any, entry: "Field[Any]") -> None:
-    """Check one field of a settings dataclass against its annotation, bounds and choices."""
-    value, about = getattr(owner, entry.name), entry.metadata
-    kinds = field_types(type(owner))[entry.name]
-    if isinstance(value, numbers.Number) and hasattr(value, "item"):  # one of numpy's
-        value = value.item()
-        object.__setattr__(owner, entry.name, value)
-    if isinstance(value, list):
-        value = frozen(value)
-        object.__setattr__(owner, entry.name, value)
-    if value is None and type(None) in kinds:
-        return
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            value = float(value)
-        except OverflowError:
-            value = math.inf
-        object.__setattr__(owner, entry.name, value)
-    if not any(_is_a(value, kind) for kind in kinds):
-        wanted = " or ".join(_words(kind) for kind in kinds if kind is not type(None))
-        raise UserError(f"{entry.name} must be {wanted}, not {value!r}.")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{entry.name} must be a finite number, not {value}.")
-    if isinstance(value, float) and abs(value) > LARGEST:
-        raise UserError(f"{entry.name} must be at most {LARGEST:g} in size, not {value}.")
-    if isinstance(value, str) and not is_text(value):
-        raise UserError(f"{entry.name} {value!r} is no plain text: rename what it names.")
-    if about.get("choices") and value not in about["choices"]:
-        raise unknown(entry.name, str(value), about["choices"])
-    low, high = about.get("min"), about.get("max")
-    for number in value if isinstance(value, tuple) else (value,):
-        if (low is not None and number < low) or (high is not None and number > high):
-            bounds = f"at least {low:g}" if low is not None else f"at most {high:g}"
-            if low is not None and high is not None:
-                bounds = f"between {low:g} and {high:g}"
-            raise UserError(f"{entry.name} must be {bounds}, not {number!r}.")
-
-
-def is_text(value: str) -> bool:
-    """Whether it can be stored and shown: a file's name may be bytes that are no text, or move
-    the cursor of a terminal."""
-    return not any(unicodedata.category(sign) in ("Cc", "Cs") for sign in value)
-
-
-def field_types(owner: type) -> dict[str, tuple[Any, ...]]:
-    """The alternatives each field's annotation allows, by name."""
-    hints = typing.get_type_hints(owner)
-    unions = (typing.Union, types.UnionType)
-    return {
-        name: typing.get_args(hint) if typing.get_origin(hint) in unions else (hint,)
-        for name, hint in hints.items()
-    }
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-    origin = typing.get_origin(kind) or kind
-    if origin is tuple:
-        inner = typing.get_args(kind)[0]
-        return isinstance(value, tuple) and all(_is_a(item, inner) for item in value)
-    if origin in (int, float) and isinstance(value, bool):
-        return False
-    return isinstance(value, origin if isinstance(origin, type) else object)
-
-
-def _words(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    return names.get(kind, "a list of numbers" if typing.get_origin(kind) is tuple else "a table")

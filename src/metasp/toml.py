@@ -25,7 +25,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         raise UserError(f"{source} is not valid TOML: {error}.") from error
     except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
         raise UserError(
-            f"{source} holds a number or lists in lists too long to be read: shorten them."
+            f"{source} holds a number that is too long, or lists nested too deeply: shorten them."
         ) from error
 
 

@@ -53,16 +53,21 @@ class SpecKeywords(SplitKeywords, total=False):
     """Examples per class whose true labels are given, as if a person had verified them; they leave
     the stream and are pinned in the memory. Default: 0."""
     exclude: Sequence[int]
-    """Ids of train examples to leave out."""
+    """Train ids to leave out."""
     relabel: Sequence[tuple[int, int]]
     """Ids of train examples with the class that each is."""
     verified: Sequence[tuple[int, int]]
     """Ids of train examples with the class that a person verified; they leave the stream and are
     pinned in the memory."""
     method: str
-    """How to learn; see `metasp list methods`. Default: metasp-rehsel."""
+    """How to learn; see `metasp list methods`. The one to begin with: best. Default:
+    metasp-rehsel."""
     settings: Mapping[str, object]
     """The method's own settings."""
+    influence: str
+    """Weigh the examples of the method's updates by influence, as metasp or metasp-robust does and
+    with their settings; see `metasp list methods` for what is weighed. One of none, metasp,
+    robust. Default: none."""
     memory: int
     """Examples the memory may hold. Default: 200."""
     selection: str | None
@@ -70,8 +75,7 @@ class SpecKeywords(SplitKeywords, total=False):
     rehearse_last: int | None
     """Rehearse only in the last N epochs of a task; plain fine-tuning before."""
     observe: int
-    """Record influence, with this many pseudo steps, without using it (er, mir, gss, gmed).
-    Default: 0."""
+    """Record influence, with this many pseudo steps, without using it. Default: 0."""
     backbone: str
     """The network; see `metasp list backbones`. Default: convnet."""
     width: int | None
@@ -92,6 +96,11 @@ class SpecKeywords(SplitKeywords, total=False):
     """Weight decay."""
     lr_drop_at: Sequence[int]
     """Epochs of each task at which the learning rate drops."""
+    validation: float
+    """Share of each task's train examples that is held out, to keep the best epoch's weights.
+    Default: 0.0."""
+    patience: int
+    """Epochs without a lower validation loss that end a phase. Default: 3."""
     lr_drop: float
     """Factor of each drop. Default: 0.1."""
     augment: bool
@@ -119,9 +128,6 @@ class RunKeywords(SpecKeywords, total=False):
     """(hal) Gradient steps that learn an anchor. Default: 100."""
     anchor_weight: float
     """(hal) Weight of the anchors in the update (λ). Default: 0.1."""
-    answer_from: int
-    """(metasp-robust) First epoch of a task in which the model's own answers count too. Default:
-    3."""
     beta: float
     """(der, derpp) Weight of the loss of a second draw from memory (β); 0: no draw, DER. Default:
     0.5."""
@@ -132,18 +138,23 @@ class RunKeywords(SpecKeywords, total=False):
     cluster: str | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) What RehSel clusters; default: what
     the selection says (rehsel: pixels). One of pixels, features."""
+    consistency: float
+    """(cls-er) Weight of the distance to an average's outputs (λ). Default: 0.1."""
     correct_from: int
     """(glc) First epoch of a task that is corrected; the ones before show the mistakes. Default:
     4."""
     cutmix: float
     """(gdumb) Chance that a step mixes its images. Default: 0.5."""
+    decisive: float
+    """(metasp-robust) Factor on the evidence for a label in its weight; 1: the weight is its
+    chance. Default: 4.0."""
     drift_at: str
     """(hal) Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is
     what public code does. One of trial, now. Default: trial."""
     drop: float
     """(loss-filter) Share of new examples that is dropped. Default: 0.5."""
-    easiest: int
-    """(metasp-robust) Examples that stand for a class of which none is verified. Default: 12."""
+    easiest: float
+    """(metasp-robust) Part of a class that stands for it where none is verified. Default: 0.2."""
     edit_decay: float
     """(gmed) How much smaller each further edit of the same example is. Default: 0.0."""
     edit_rate: float
@@ -162,8 +173,8 @@ class RunKeywords(SpecKeywords, total=False):
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Weight of Stability (1) against
     Plasticity (0); default: Pareto."""
     influence_last: int | None
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Epochs per task with rehearsal and
-    influence; default: a tenth."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Last epochs of a task with influence
+    (and, in metasp, with rehearsal); default: a tenth."""
     loss_sign: str
     """(gmed) Whether an edit lowers the present loss (the paper's text) or raises it (its code).
     One of text, code. Default: text."""
@@ -178,6 +189,10 @@ class RunKeywords(SpecKeywords, total=False):
     Default: True."""
     per_class: bool
     """(loss-filter) Drop that share of each class, not of each batch. Default: False."""
+    plastic_decay: float
+    """(cls-er) What the plastic average keeps of itself when it moves. Default: 0.999."""
+    plastic_rate: float
+    """(cls-er) Chance that a step moves the plastic average. Default: 0.9."""
     pseudo_steps: int
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Pseudo steps. Default: 1."""
     references: int
@@ -196,6 +211,13 @@ class RunKeywords(SpecKeywords, total=False):
     shuffle_influence: bool
     """(metasp-robust, metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Control: deal the
     weights at random within the batch. Default: False."""
+    span: float
+    """(cls-er) Part of a task's steps that an average spans at most: in short tasks it keeps less.
+    Default: 0.1."""
+    stable_decay: float
+    """(cls-er) What the stable average keeps of itself when it moves. Default: 0.999."""
+    stable_rate: float
+    """(cls-er) Chance that a step moves the stable average. Default: 0.7."""
     strength: float
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Factor on the influence in the
     weights; above 1 no weight falls below 0. Default: 1.0."""
@@ -235,14 +257,26 @@ class LearnerKeywords(TypedDict, total=False):
     """What the memory keeps; see `metasp list selections`."""
     rehearse_last: int | None
     """Rehearse only in the last N epochs of a task; plain fine-tuning before."""
+    influence: str
+    """Weigh the examples of the method's updates by influence, as metasp or metasp-robust does and
+    with their settings; see `metasp list methods` for what is weighed. One of none, metasp,
+    robust. Default: none."""
     seed: int
     """Seed of every random stream. Default: 1231."""
     settings: Mapping[str, object]
     """The method's own settings."""
+    precision: str
+    """Arithmetic of the forward pass. One of fp32, bf16. Default: fp32."""
+    compile: bool
+    """Compile the model (torch.compile). Default: False."""
     head: str | None
     """The linear layer that grows when new classes appear."""
     scheduler_step: str
     """When the scheduler moves, in each task anew. One of epoch, step. Default: epoch."""
+    window: int
+    """Newest examples that stand for what is new in a stream without tasks. Default: 200."""
+    keep: str
+    """What the memory holds, with an encoder. One of inputs, features. Default: inputs."""
 
 
 class Scores(TypedDict):

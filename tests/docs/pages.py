@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from metasp.cli import COMMANDS, app
-from metasp.methods import METHODS
+from metasp.methods import BEST, METHODS
 from metasp.sweeps.grid import presets
 from tests.helpers import ROOT
 
@@ -131,7 +131,7 @@ def parse(words: list[str], complete: bool) -> None:
 def check_names(command: click.Command, values: dict[str, object]) -> None:
     """A named method, sweep, or what to list or measure must exist."""
     method, sweep, what = (values.get(key) for key in ("method", "sweep", "what"))
-    if method and method not in METHODS:
+    if method and method not in (*METHODS, BEST):
         raise click.UsageError(f"there is no method {method}")
     known = re.findall(r"\w+", command.help or "")
     if what and not set(str(what).split("|")) <= set(known):

@@ -28,7 +28,14 @@ PARSED_ONLY = {"results"}
 # What a fence may be. python and sh run, toml and whatever has a title is written to that file,
 # diff is applied, console is checked by name; the rest holds no commands.
 KINDS = {"python", "sh", "toml", "diff", "console", "text", "{toctree}", "{eval-rst}"}
-NEEDS = {"tutorials/ray": "ray", "tutorials/own-data": "datasets", "tracking": "mlflow"}
+NEEDS = {
+    "tutorials/ray": "ray",
+    "tutorials/own-data": "datasets",
+    "tutorials/lightning": "pytorch_lightning",
+    "tutorials/transformers": "accelerate",
+    "tracking": "mlflow",
+    "streams": "river",
+}
 RUNS = ("python", "sh", "diff")
 
 EVERY = pages()
@@ -44,7 +51,7 @@ def named(page: Page) -> str:
 
 
 @pytest.fixture(scope="module")
-def player():
+def player(tmp_path_factory):
     """A process that has everything loaded and plays pages in forks of itself."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("METASP_", "RAY_"))}
     environment.pop("MLFLOW_TRACKING_URI", None)
@@ -54,6 +61,7 @@ def player():
         "OMP_WAIT_POLICY": "passive",
         "MPLBACKEND": "agg",
         "BROWSER": "true",
+        "METASP_CACHE": str(tmp_path_factory.mktemp("cache")),
         "HF_HUB_OFFLINE": "1",
     }
     with subprocess.Popen(

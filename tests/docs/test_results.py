@@ -18,11 +18,14 @@ def maker():
     return module
 
 
-def test_the_page_is_made_from_the_results():
-    made = maker().page()
-    assert (ROOT / "docs/results.md").read_text(encoding="utf-8") == made, (
-        "run: python docs/make_results.py"
-    )
+TEMPLATES = sorted((ROOT / "docs").glob("*.template"))
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_the_page_is_made_from_the_results(template):
+    made = maker().page(template)
+    page = template.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == made, "run: python docs/make_results.py"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,11 +1,12 @@
 """What a tracker shows of a run, as plain numbers by name; and the accuracies as a picture."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 QUANTITIES = ("stability", "plasticity", "fused")
 KNOWN = {"event", "task", "epoch", "step", "kind", "seconds"}
@@ -13,9 +14,11 @@ KNOWN = {"event", "task", "epoch", "step", "kind", "seconds"}
 
 def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of one record of the log: loss, learning rate, gamma and what else a step tells;
-    accuracies per task."""
+    the loss on held-out examples; accuracies per task."""
     if record["event"] == "StepTaken":
         return {f"train/{k}": float(v) for k, v in record.items() if k not in KNOWN}
+    if record["event"] == "Validated":
+        return {"validation/loss": float(record["loss"])}
     if record["event"] != "Evaluated":
         return {}
     values = {}
@@ -55,8 +58,10 @@ def scores_of(result: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def heat_map(matrix: Sequence[Sequence[float | None]], scenario: str) -> Figure:
+def heat_map(matrix: Sequence[Sequence[float | None]], scenario: str) -> "Figure":
     """Accuracy on task k (column) after task t (row), in percent."""
+    from matplotlib.figure import Figure  # slow to load: only when there is something to draw
+
     size = len(matrix)
     figure = Figure(figsize=(1.5 + 0.6 * size, 1.2 + 0.5 * size), layout="constrained")
     axes = figure.subplots()
