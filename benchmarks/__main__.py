@@ -5,6 +5,7 @@ import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -19,19 +20,29 @@ NAMES = (
     "tally",
     "step",
     "herding",
+    "judge",
     "influence",
     "total",
     "parallel",
     "optimizers",
+    "frozen",
     "libraries",
+    "cleanlab",
+    "startup",
+    "reports",
 )
+OF_DATA = ("libraries", "cleanlab")  # those that measure on data sets
 
 
 @click.command()
 @click.argument("name", type=click.Choice(NAMES), metavar="NAME")
 @data_option
+@click.option("--size", type=click.IntRange(min=20), help="cleanlab: train examples per class.")
+@click.option("--seeds", help="cleanlab: such as 301,302.")
 @json_option
-def command(name: str, data: Path | None, as_json: bool) -> None:
+def command(
+    name: str, data: Path | None, size: int | None, seeds: str | None, as_json: bool
+) -> None:
     """Measure NAME on this machine:
 
     \b
@@ -39,19 +50,29 @@ def command(name: str, data: Path | None, as_json: bool) -> None:
       tally      an ER step that notes how each example fares against one that does not
       step       one step of every method against one of ER
       herding    a memory chosen by features, in seconds
+      judge      judging the labels of examples against evaluating them
       influence  the influence step against ER and against the authors' code
       total      a whole run of MetaSP against one of ER
       parallel   a weighted step split over processes
       optimizers an influence with the pseudo step of AdamW and others against SGD's
+      frozen     a task on a frozen encoder's features against training through it
       libraries  our influence against captum, Kronfluence and pyDVL
+      cleanlab   wrong labels found by our scores and by cleanlab, same network
+      startup    a run from its command to its first step, and each run of a sweep, in seconds
+      reports    tables of hundreds and thousands of runs, in seconds
     """
-    if name != "libraries" and typed("data"):
-        raise click.UsageError("--data is for `libraries`: leave it out.")
+    if name not in OF_DATA and typed("data"):
+        raise click.UsageError(f"--data is for {' and '.join(OF_DATA)}: leave it out.")
+    asked: dict[str, Any] = {"data": data} if name in OF_DATA else {}
+    if name == "cleanlab":
+        asked |= {} if size is None else {"size": size}
+        asked |= {} if seeds is None else {"seeds": [int(seed) for seed in seeds.split(",")]}
+    elif size is not None or seeds is not None:
+        raise click.UsageError("--size and --seeds are for cleanlab: leave them out.")
     try:
         bench = importlib.import_module(f"benchmarks.{name}")
-        arguments = (data,) if name == "libraries" else ()
         with measuring(name) as told:
-            rows = bench.measure(*arguments, told=told)
+            rows = bench.measure(**asked, told=told)
     except ImportError as error:
         raise click.ClickException(
             f"this comparison needs {error.name}: pip install -e '.[libraries]'."

@@ -13,6 +13,7 @@ from benchmarks.timing import Told, interleave, machine, part, silent
 from metasp.backbones import build
 from metasp.engine.from_spec import faster_channels_last
 from metasp.events import StepTaken
+from metasp.trees import one_tensor
 from metasp.types import Streams
 
 MEMORY, BATCH, CLASSES = 200, 32, 10
@@ -72,7 +73,7 @@ def bare_loop(backbone: str, width: int) -> Iterator[object]:
     layout = torch.channels_last if last else torch.contiguous_format
     model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs, labels = source.inputs, source.labels
+    inputs, labels = one_tensor(source.inputs, "the bare loop"), source.labels
     held, held_labels = inputs[:MEMORY].clone(), labels[:MEMORY].clone()
     while True:
         for rows in torch.split(torch.randperm(len(inputs), generator=streams["order"]), BATCH):

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.engine import our_loop
 from benchmarks.timing import Told, interleave, machine, part, silent
-from metasp.methods.learner import Learner
+from metasp.methods.context import TrainingContext
 
 CASES = {"convnet": 16, "resnet18": 8}
 BOUND = 1.02
@@ -47,15 +47,15 @@ def measure(repeats: int = 25, told: Told = silent) -> list[Row]:
 
 def steps(backbone: str, width: int, count: bool = True) -> Callable[[], object]:
     """Some steps of a loop, with or without the tally."""
-    loop, counting = our_loop(backbone, width), Learner._count
+    loop, counting = our_loop(backbone, width), TrainingContext._count
 
     def take() -> None:
-        Learner._count = counting if count else _nothing  # type: ignore[assignment, method-assign]
+        TrainingContext._count = counting if count else _nothing  # type: ignore[assignment, method-assign]
         try:
             for _ in range(STEPS):
                 next(loop)
         finally:
-            Learner._count = counting  # type: ignore[method-assign]
+            TrainingContext._count = counting  # type: ignore[method-assign]
 
     return take
 

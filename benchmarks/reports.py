@@ -1,0 +1,108 @@
+"""What a report costs, by the number of runs: it should take twice as long for twice as many."""
+
+import io
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks.timing import Told, machine, silent
+from metasp.console import text_console
+from metasp.metrics import SCENARIOS
+from metasp.reports.configurations import group
+from metasp.reports.records import gather
+from metasp.reports.reference import Comparison
+from metasp.reports.render import as_csv, terminal
+from metasp.reports.scores import difference_tables, score_tables
+from metasp.reports.swept import swept, swept_tables
+from metasp.spec import RunSpec
+
+SIZES = (500, 1000, 2000)
+SEEDS = 5
+TASKS = 5
+LIMIT = 1.5  # a run among the most may cost so many times a run among the fewest
+
+
+@dataclass(frozen=True)
+class Row:
+    """So many runs reported: seconds in all, milliseconds per run, and these over the first's."""
+
+    runs: int
+    seeds: int  # of each row of the table
+    seconds: float
+    per_run: float
+    growth: float
+
+
+def measure(sizes: Sequence[int] = SIZES, told: Told = silent) -> list[Row]:
+    """Runs with five seeds for each row of the table, and runs that are a row each."""
+    rows: list[Row] = []
+    for seeds in (SEEDS, 1):
+        first = 0.0
+        for place, size in enumerate(sizes):
+            with tempfile.TemporaryDirectory() as folder:
+                make_runs(Path(folder), size, seeds)
+                seconds = report_seconds(Path(folder))
+            per_run = 1000 * seconds / size
+            first = first or per_run
+            rows.append(Row(size, seeds, seconds, per_run, per_run / first))
+            told(((seeds == 1) * len(sizes) + place + 1) / (2 * len(sizes)))
+    return rows
+
+
+def make_runs(folder: Path, count: int, seeds: int) -> None:
+    """Small finished runs, as they are stored, each row of them with a learning rate of its own."""
+    usual = RunSpec(
+        method="er", data_digest="made", tasks=TASKS, selection="reservoir", width=16,
+        device="cpu", momentum=0.0, weight_decay=0.0, split_by="class", rehearse_last=5,
+    )  # fmt: skip
+    for number in range(count):
+        row, seed = divmod(number, seeds)
+        spec = usual.with_(lr=(row + 1) / 1000, seed=seed, memory=(200, 500)[row % 2])
+        run = folder / spec.name
+        run.mkdir()
+        (run / "spec.toml").write_text(spec.to_toml())
+        result: dict[str, Any] = {"spec": spec.as_dict(), "seconds": {"total": 1.0}}
+        for scenario in SCENARIOS:
+            matrix = [accuracies(number, task) for task in range(TASKS)]
+            result[scenario] = {"matrix": matrix, "before": [0.0] * TASKS}
+        (run / "result.json").write_text(json.dumps(result))
+
+
+def accuracies(number: int, task: int) -> list[float | None]:
+    """A made-up row of a matrix, another one for each run."""
+    known = [((7 * number + 3 * task + tested) % 100) / 100 for tested in range(task + 1)]
+    return [*known, *[None] * (TASKS - task - 1)]
+
+
+def report_seconds(folder: Path) -> float:
+    """What reading, grouping, testing and drawing all tables takes, in each layout once."""
+    start = perf_counter()
+    records = gather([folder]).records
+    groups = group(records)
+    how = Comparison(against=groups[0].rows[0].label)
+    tables = [*score_tables(groups, how), *difference_tables(groups, how)]
+    tables += swept_tables(swept(records, "memory"), Comparison())
+    text_console(file=io.StringIO(), width=160).print(terminal(tables))
+    as_csv(tables)
+    return perf_counter() - start
+
+
+def render(rows: Sequence[Row]) -> list[str]:
+    lines = [f"{'runs':>6}{'seeds of a row':>16}{'seconds':>9}{'ms per run':>12}{'growth':>8}"]
+    for row in rows:
+        over = "  OVER" if row.growth > LIMIT else ""
+        lines.append(
+            f"{row.runs:>6}{row.seeds:>16}{row.seconds:>9.2f}{row.per_run:>12.2f}"
+            f"{row.growth:>8.2f}{over}"
+        )
+    lines.append(f"growth: the time per run over that of the fewest runs; limit {LIMIT:g}.")
+    lines.append(machine())
+    return lines
+
+
+def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    return {"reports": [asdict(row) for row in rows]}
