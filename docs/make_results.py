@@ -1,8 +1,8 @@
 """Results: copies what small files of finished runs say into results/, and turns results/ and
-docs/results.template into docs/results.md.
+the templates in docs/ into pages beside them.
 
     python docs/make_results.py collect RUNS NAME   runs of a sweep -> results/NAME
-    python docs/make_results.py                     results/ -> docs/results.md
+    python docs/make_results.py                     results/ -> docs/results.md and others
 
 A line `{{kind name …}}` of the template becomes a table: see KINDS in result_kinds.py."""
 
@@ -18,12 +18,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this file
 import result_kinds as kinds
+from report_kind import report
 
 from metasp.reports.records import gather
 from metasp.store import open_run
 from metasp.suspects import quality, score_examples
 
-TEMPLATE, PAGE = kinds.ROOT / "docs/results.template", kinds.ROOT / "docs/results.md"
+TEMPLATES = sorted((kinds.ROOT / "docs").glob("*.template"))
+KINDS = {
+    **kinds.KINDS,
+    "report": lambda name, by, against: report(kinds.RESULTS / name, by, against),
+}
 
 
 def collect(runs: Path, name: str) -> None:
@@ -61,12 +66,12 @@ def wrong_by_tenths(columns: Mapping[str, Any], flipped: Any) -> list[float]:
     return [round(float(share), 4) for share in np.mean(shares, axis=0)]
 
 
-def page() -> str:
+def page(template: Path) -> str:
     lines = []
-    for line in TEMPLATE.read_text(encoding="utf-8").splitlines():
+    for line in template.read_text(encoding="utf-8").splitlines():
         if line.startswith("{{") and line.endswith("}}"):
             kind, *arguments = shlex.split(line[2:-2])
-            lines.append(kinds.KINDS[kind](*arguments))
+            lines.append(KINDS[kind](*arguments))
         else:
             lines.append(line)
     return "\n".join(lines).rstrip() + "\n"
@@ -77,4 +82,5 @@ if __name__ == "__main__":
         collect(Path(sys.argv[2]), sys.argv[3])
     else:
         kinds.DRAWING = True
-        PAGE.write_text(page(), encoding="utf-8")
+        for template in TEMPLATES:
+            template.with_suffix(".md").write_text(page(template), encoding="utf-8")

@@ -9,11 +9,12 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from metasp.benchmarks.python import SETTINGS
+from metasp.benchmarks.from_dataset import SETTINGS
+from metasp.field_checks import field_types
 from metasp.learner.settings import LearnerSettings
 from metasp.methods import METHODS
 from metasp.metrics import METRICS
-from metasp.spec import RunSpec, field_types
+from metasp.spec import RunSpec, fields_with
 
 PLACE = Path(__file__).parents[1] / "src" / "metasp" / "typed.py"
 HEAD = '''"""The keyword arguments of `metasp.run`, `metasp.split` and `metasp.ContinualLearner`.
@@ -44,7 +45,8 @@ Key = tuple[str, Iterable[str], str]
 
 def module() -> str:
     """The text of the module."""
-    of_spec = [key for key in keys_of(RunSpec) if key[0] not in ("benchmark", "data_digest")]
+    filled_in = fields_with(RunSpec, owner="run")
+    of_spec = [key for key in keys_of(RunSpec) if key[0] not in ("benchmark", *filled_in)]
     parts = [
         typed(
             "SplitKeywords(TypedDict, total=False)",

@@ -12,13 +12,15 @@ import matplotlib as mpl
 import numpy as np
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import Configuration, Group, flat, group
+from metasp.reports.configurations import Configuration, Group, group
 from metasp.reports.figures import FIGURES, Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
 from metasp.reports.figures.style import LOOK
+from metasp.reports.names import flat
 from metasp.reports.records import gather
+from metasp.reports.reference import Comparison
 from metasp.reports.render import markdown, md, pipes
-from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.scores import score_tables
 from metasp.reports.statistics import holm, paired
 
 ROOT = Path(__file__).parent.parent
@@ -66,8 +68,7 @@ TRIED = {
     "update rule: of the paper's text": "metasp (influence last 2, rule as-written)",
     "strength: 10 times": "metasp (influence last 2, strength 10.0)",
     "gamma: Stability alone, 10 times": "metasp (gamma 1.0, influence last 2, strength 10.0)",
-    "— the same, shuffled": "metasp (gamma 1.0, influence last 2, shuffle influence, "
-    "strength 10.0)",
+    "— the same, shuffled": "metasp (gamma 1.0, influence last 2, shuffled, strength 10.0)",
     "— and validation: 60 + 60, not 20 + 20": "metasp (gamma 1.0, influence last 2, "
     "strength 10.0, validation new 60.0, validation old 60.0)",
     "— and schedule: last 5 epochs, not 2": "metasp (gamma 1.0, influence last 5, strength 10.0)",
