@@ -1,7 +1,5 @@
 """Inputs that are several tensors: models of transformers, learned with, saved, forgotten."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,6 @@ from metasp.learner.stored import to_file
 from metasp.methods import METHODS
 from tests.learner.factories import X, Y, everything, net, pair, quick
 
-os.environ["HF_HUB_OFFLINE"] = "1"
 WORDS, LENGTH = 30, 6
 
 
