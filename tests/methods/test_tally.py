@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from metasp.methods.tally import Tally, are_classes, margins
+from metasp.methods.tally import MOST_WAITING, Tally, Update, are_classes, margins
 from tests.methods.factories import digits
 
 
@@ -22,6 +22,30 @@ def test_means_are_those_of_all_entries_and_strangers_do_not_count():
     assert kept.means(torch.tensor([10]), "loss").tolist() == [2.0]
     assert kept.means(torch.tensor([30]), "loss").isnan().all()
     assert kept.predicted.tolist() == [7, -1]
+
+
+def test_updates_that_wait_count_as_if_each_had_been_entered_at_once():
+    """Also where an example comes twice in a batch, a head grows, and labels are no classes."""
+    draw = torch.Generator().manual_seed(0)
+    together, apart = Tally(torch.arange(40)), Tally(torch.arange(40))
+    for turn in range(3 * MOST_WAITING // 2):
+        ids = torch.randint(50, (7,), generator=draw)
+        losses, weights = torch.rand(2, 7, generator=draw)
+        labels = torch.randint(3, (7,), generator=draw)
+        outputs = torch.randn(7, 3 + turn // 40, generator=draw) if turn % 50 else None
+        even = torch.full((7,), 1 / 7)
+        together.note(Update(ids, losses, weights, even, labels, outputs))
+        margin, predicted = torch.full((7,), torch.nan), None
+        if outputs is not None:
+            margin, predicted = margins(outputs, labels), outputs.argmax(1)
+        values = torch.stack([losses, margin, weights / even], dim=1)
+        for row in range(7):
+            one = slice(row, row + 1)
+            apart.add(ids[one], values[one], None if predicted is None else predicted[one])
+        if turn == 70:
+            together = Tally.from_state(together.state())
+    for name, values in apart.state().items():
+        assert torch.equal(together.state()[name], values) or name == "running", name
 
 
 def test_an_empty_tally_takes_and_gives_nothing():

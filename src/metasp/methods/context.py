@@ -13,7 +13,7 @@ from metasp import trees
 from metasp.influence.ledger import Ledger
 from metasp.memory import Memory, Selection
 from metasp.memory.verified import admit
-from metasp.methods.tally import Tally, are_classes, margins
+from metasp.methods.tally import Tally, Update, are_classes
 from metasp.trees import Tree, call
 from metasp.types import Batch, Examples, LossFn, State, Streams, as_rows
 
@@ -241,17 +241,14 @@ class TrainingContext:
 
     def _count(self, batch: Batch, weighed: Weighed, objective: Objective) -> None:
         """Note how each example of the task fared in an update."""
-        losses, labels, outputs = weighed.losses.detach(), batch.labels, weighed.outputs
-        margin = torch.full_like(losses, torch.nan)
-        predicted = None
-        if outputs is not None and are_classes(outputs, labels):
-            outputs = outputs.detach()
-            margin, predicted = margins(outputs, labels).to(losses), outputs.argmax(1).cpu()
+        losses, outputs = weighed.losses.detach(), weighed.outputs
         if objective.weighable is not None:  # a distance to something stored is no loss
             losses = losses.masked_fill(~objective.weighable, torch.nan)
-        weight = weighed.weights / objective.weights(losses)
-        values = torch.stack([losses, margin, weight], dim=1)
-        self.tally.add(batch.ids, values.cpu(), predicted)
+        if outputs is not None:
+            outputs = outputs.detach() if are_classes(outputs, batch.labels) else None
+        even = objective.weights(losses)
+        update = Update(batch.ids, losses, weighed.weights, even, batch.labels, outputs)
+        self.tally.note(update)
 
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
