@@ -32,13 +32,7 @@ INFLUENCE = "+"  # between a method and the influence that is added to it
 MOMENTUM = ["--momentum", "0.9", "--lr", "0.02"]
 OPTIMIZERS = [MOMENTUM, *(["--optimizer", name] for name in list(KINDS)[1:])]
 OPTIMIZER = dict(zip(METHODS, itertools.cycle(OPTIMIZERS)))
-STOPPED = (
-    "er",
-    "derpp",
-    "metasp-rehsel",
-    "icarl",
-    "joint",
-)  # at a rate that is too high
+STOPPED = ("er", "derpp", "metasp-rehsel", "icarl", "joint")  # at a rate that is too high
 EACH = 2  # kills in each kind of phase
 ROUNDS = 12  # runs that may be needed for it where the machine is busy
 
@@ -135,31 +129,31 @@ def kinds_of(runs: Path) -> list[str]:
     return kinds
 
 
+def arguments_of(method: str) -> list[str]:
+    """The command line of a small run in which all that a method keeps across a stop has a say."""
+    name, _, influence = method.partition(INFLUENCE)
+    arguments = ["--method", name, *FLAGS, *OPTIMIZER.get(method, MOMENTUM)]
+    if influence:
+        arguments += ["--influence", influence, "--shuffle-influence"]
+    if influence == "metasp":
+        arguments += ["--every", "2", "--influence-last", "2"]
+    if name in STOPPED:
+        arguments += ["--validation", "0.3", "--patience", "1", "--lr", "0.1"]
+    if name == "joint":  # one phase that is long enough to wait in
+        arguments += ["--epochs", "6", "--patience", "2"]
+    for setting, value in TELLING.get(name, {}).items():
+        flag = "--" + setting.replace("_", "-")
+        arguments += [flag] if value is True else [flag, str(value)]
+    if name == "er":
+        arguments += ["--observe", "1"]
+    if METHODS[name].kind.schedules:
+        arguments += ["--rehearse-last", "2"]
+    return arguments
+
+
 def killed_and_whole(folder: Path, method: str, dice: random.Random) -> None:
     """One run in peace, and as many others as it takes to be killed in each kind of phase."""
-    arguments = ["--method", method, *FLAGS, *OPTIMIZER.get(method, MOMENTUM)]
-    if INFLUENCE in method:
-        method, influence = method.split(INFLUENCE)
-        arguments = [
-            "--method",
-            method,
-            "--influence",
-            influence,
-            "--shuffle-influence",
-            *FLAGS,
-            *MOMENTUM,
-        ]
-        if influence == "metasp":
-            arguments += ["--every", "2", "--influence-last", "2"]
-    if method in STOPPED:
-        arguments += ["--validation", "0.3", "--patience", "1", "--lr", "0.1"]
-    for name, value in TELLING.get(method, {}).items():
-        flag = "--" + name.replace("_", "-")
-        arguments += [flag] if value is True else [flag, str(value)]
-    if method == "er":
-        arguments += ["--observe", "1"]
-    if METHODS[method].kind.schedules:
-        arguments += ["--rehearse-last", "2"]
+    arguments = arguments_of(method)
     began = time.monotonic()
     finish(spawn(command(folder / "whole", arguments)), f"{method} undisturbed")
     kinds = kinds_of(folder / "whole")
@@ -180,10 +174,15 @@ def killed_and_whole(folder: Path, method: str, dice: random.Random) -> None:
         finish(spawn(command(runs, arguments)), f"{method} after its kills")
 
 
-if __name__ == "__main__":
-    where, seed, *methods = sys.argv[1:]
+def load_all() -> None:
+    """What any run may load, before the first fork."""
     sklearn.datasets.load_digits()
     for recipe in METHODS.values():
         assert recipe.kind  # loads its module
+
+
+if __name__ == "__main__":
+    where, seed, *methods = sys.argv[1:]
+    load_all()
     for name in methods:
         killed_and_whole(Path(where) / name, name, random.Random(f"{seed}/{name}"))

@@ -16,8 +16,10 @@ BRIEF = {"gdumb": {"memory_epochs": 3}, "hal": {"anchor_steps": 4}}
 
 TELLING = {
     "gdumb": {"memory_epochs": 3, "train_batch": 8},
+    "glc": {"correct_from": 2},
     "gmed": {"edit_decay": 0.3},
     "hal": {"anchor_steps": 4},
+    "loss-filter": {"per_class": True},
     "metasp": {"every": 2, "running": True, "influence_last": 2},
     "metasp-rehsel": {"influence_last": 2, "shuffle_influence": True},
 }
