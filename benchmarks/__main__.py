@@ -28,10 +28,11 @@ NAMES = (
     "frozen",
     "libraries",
     "cleanlab",
+    "peers",
     "startup",
     "reports",
 )
-OF_DATA = ("libraries", "cleanlab")  # those that measure on data sets
+OF_DATA = ("libraries", "cleanlab", "peers")  # those that measure on data sets
 
 
 @click.command()
@@ -58,11 +59,12 @@ def command(
       frozen     a task on a frozen encoder's features against training through it
       libraries  our influence against captum, Kronfluence and pyDVL
       cleanlab   wrong labels found by our scores and by cleanlab, same network
+      peers      nine methods beside Avalanche's: accuracy and time
       startup    a run from its command to its first step, and each run of a sweep, in seconds
       reports    tables of hundreds and thousands of runs, in seconds
     """
     if name not in OF_DATA and typed("data"):
-        raise click.UsageError(f"--data is for {' and '.join(OF_DATA)}: leave it out.")
+        raise click.UsageError(f"--data is for {', '.join(OF_DATA)}: leave it out.")
     asked: dict[str, Any] = {"data": data} if name in OF_DATA else {}
     if name == "cleanlab":
         asked |= {} if size is None else {"size": size}
@@ -74,9 +76,8 @@ def command(
         with measuring(name) as told:
             rows = bench.measure(**asked, told=told)
     except ImportError as error:
-        raise click.ClickException(
-            f"this comparison needs {error.name}: pip install -e '.[libraries]'."
-        ) from error
+        needs = "see benchmarks/README.md" if name == "peers" else "pip install -e '.[libraries]'"
+        raise click.ClickException(f"this comparison needs {error.name}: {needs}.") from error
     if as_json:
         print(json.dumps(bench.as_json(rows)))
     else:

@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this file
 import result_kinds as kinds
-from report_kind import report
+from report_kind import answer, cost, helps, report
 
 from metasp.reports.records import gather
 from metasp.store import open_run
@@ -27,7 +27,10 @@ from metasp.suspects import quality, score_examples
 TEMPLATES = sorted((kinds.ROOT / "docs").glob("*.template"))
 KINDS = {
     **kinds.KINDS,
-    "report": lambda name, by, against: report(kinds.RESULTS / name, by, against),
+    "report": lambda name, *how: report(kinds.RESULTS / name, *how),
+    "answer": lambda name, *how: answer(kinds.RESULTS / name, *how),
+    "helps": lambda name: helps(kinds.RESULTS / name),
+    "cost": lambda *names: cost(kinds.RESULTS, *names),
 }
 
 
@@ -40,6 +43,8 @@ def collect(runs: Path, name: str) -> None:
         for file in ("spec.toml", "result.json"):
             shutil.copyfile(record.path / file, folder / file)
         run = open_run(record.path)
+        if record.spec.get("observe") and (observed := run.influence()) is not None:
+            (folder / "helps.json").write_text(json.dumps(shares_that_help(observed)) + "\n")
         if (noise := run.noise()) is None:
             continue
         held = run.memory()["id"]
@@ -50,6 +55,19 @@ def collect(runs: Path, name: str) -> None:
             (folder / "suspects.json").write_text(json.dumps(found, indent=1) + "\n")
             wrong["tenths"] = wrong_by_tenths(columns, noise["id"])
         (folder / "wrong.json").write_text(json.dumps(wrong) + "\n")
+
+
+def shares_that_help(columns: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The share of the measured examples whose influence is below zero, by where they came from."""
+    sources = np.asarray(columns["source"])
+    found: dict[str, dict[str, float]] = {}
+    for source in ("memory", "new"):
+        found[source] = {}
+        for goal in ("stability", "plasticity", "fused"):
+            values = np.asarray(columns[goal], dtype=np.float64)[sources == source]
+            values = values[~np.isnan(values)]
+            found[source][goal] = round(float((values < 0).mean()), 4)
+    return found
 
 
 def wrong_by_tenths(columns: Mapping[str, Any], flipped: Any) -> list[float]:

@@ -1,14 +1,19 @@
 """Tables of `metasp report` on pages of results."""
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from metasp.metrics import SCENARIO_WORDS
 from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
-from metasp.reports.render import markdown
+from metasp.reports.render import markdown, md, pipes
 from metasp.reports.swept import swept, swept_differences, swept_tables
+from metasp.reports.table import Table, p_text
 
 FINAL = "A_inf"
+WORDS = SCENARIO_WORDS["class_il"]
 
 
 def report(results: Path, by: str, against: str) -> str:
@@ -17,5 +22,59 @@ def report(results: Path, by: str, against: str) -> str:
     sections = swept(gather([results]).records, by)
     how = Comparison(against, True, None, (FINAL,))
     tables = [*swept_tables(sections, how), *swept_differences(sections, how)]
-    words = SCENARIO_WORDS["class_il"]
-    return markdown([table for table in tables if words in table.title]).rstrip()
+    return markdown([table for table in tables if WORDS in table.title]).rstrip()
+
+
+def answer(results: Path, by: str, against: str, *rows: str) -> str:
+    """Some rows of the same table as a short answer to a question: means, and in brackets the
+    difference to one row with its p-value after Holm's correction over the whole table. A row is
+    its label, or `label=what the answer calls it`."""
+    how = Comparison(against, True, None, (FINAL,))
+    (table,) = (
+        table
+        for table in swept_tables(swept(gather([results]).records, by), how)
+        if WORDS in table.title
+    )
+    _, *columns = table.header
+    lines = [pipes(["row", *columns]), pipes(["---", *["---:"] * len(columns)])]
+    for row in rows:
+        label, _, words = row.partition("=")
+        cells = cells_of(table, label, against)
+        lines.append(pipes([words or md(label), *(cells.get(name, "–") for name in columns)]))
+    return "\n".join(lines)
+
+
+def cells_of(table: Table, label: str, against: str) -> dict[str, str]:
+    """The cells of one row by their column."""
+    entries: Sequence[Mapping[str, Any]] = [e for e in table.data if e["label"] == label]
+    if not entries:
+        raise SystemExit(f"no row of {table.title} is called {label}")
+    found = {}
+    for entry in entries:
+        text = f"{entry['mean']:.1f}"
+        if label != against and entry.get("p_corrected") is not None:
+            gap = f"{-entry['reference_minus_this']:+.1f}".replace("-", "−")
+            text += f" ({gap}; {p_text(entry['p_corrected'])})"
+        found[str(entry["value"])] = text
+    return found
+
+
+def helps(results: Path) -> str:
+    """The share of examples that help each goal, in percent: each run's, in the order of seeds."""
+    runs = [json.loads(file.read_text()) for file in sorted(results.glob("*/helps.json"))]
+    lines = [pipes(["examples", "help Stability", "help Plasticity", "help both, fused"])]
+    lines.append(pipes(["---", *["---:"] * 3]))
+    for source, words in (("memory", "old, from the memory"), ("new", "new")):
+        cells = []
+        for goal in ("stability", "plasticity", "fused"):
+            cells.append(", ".join(f"{100 * run[source][goal]:.0f}" for run in runs))
+        lines.append(pipes([words, *cells]))
+    return "\n".join(lines)
+
+
+def cost(results: Path, *names: str) -> str:
+    """What the runs of some sweeps cost in all."""
+    records = [record for name in names for record in gather([results / name]).records]
+    hours = sum(float(record.result["seconds"]["total"]) for record in records) / 3600
+    runs = f"The {len(records)} runs behind these pages took {hours:.0f} core-hours."
+    return f"**What did it cost?** {runs}"
