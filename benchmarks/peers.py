@@ -192,12 +192,13 @@ def train_theirs(
 class Features(nn.Module):
     """One of our networks without its head."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model
+        self.whole = model
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.model.features(inputs)
+        whole: Any = self.whole
+        found: Tensor = whole.features(inputs)
         return found
 
 
