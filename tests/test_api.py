@@ -22,7 +22,7 @@ def test_public_names_are_there_and_importing_them_is_lazy():
     code = (
         "import sys, metasp\n"
         "assert 'torch' not in sys.modules\n"
-        "assert metasp.RunSpec().method == 'metasp-rehsel' and 'torch' not in sys.modules\n"
+        "assert metasp.RunSpec().method == 'metasp-robust' and 'torch' not in sys.modules\n"
         "for name in metasp.PUBLIC: assert getattr(metasp, name) and name in dir(metasp)\n"
         "from metasp import sp_influence, example_influence, fuse, Ledger, ContinualLearner, Memory"
     )

@@ -160,7 +160,7 @@ class RunSpec:
         role="labels",
     )
     method: str = setting(
-        "metasp-rehsel",
+        "metasp-robust",
         "How to learn; see `metasp list methods`. The one to begin with: best.",
         role="method",
     )

@@ -61,7 +61,7 @@ class SpecKeywords(SplitKeywords, total=False):
     pinned in the memory."""
     method: str
     """How to learn; see `metasp list methods`. The one to begin with: best. Default:
-    metasp-rehsel."""
+    metasp-robust."""
     settings: Mapping[str, object]
     """The method's own settings."""
     influence: str

@@ -63,7 +63,7 @@ BAD = [
     (["run", "--epochs", "0"], "at least 1"),
     (["run", "--epochs", "two"], "not a valid integer"),
     (["run", "--memory", "-3"], "at least 0"),
-    (["run", "--gamma", "2"], "between 0 and 1"),
+    (["run", "--method", "metasp", "--gamma", "2"], "between 0 and 1"),
     (["run", "--method", "er", "--gamma", "0.5"], "or add influence metasp"),
     (["run", "--method", "er", "--cutmix", "0.5"], "no settings of its own"),
     (["run", "--method", "bests"], "did you mean 'best'"),

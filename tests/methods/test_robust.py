@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from metasp.benchmarks import load_benchmark
+from metasp.influence import Ledger
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods import robust
 from metasp.methods.context import Weighed
@@ -153,3 +154,33 @@ def test_judged_herds_among_what_is_likely_and_of_low_loss():
     mean = features[:10].div(features[:10].norm(dim=1, keepdim=True)).mean(0)
     first = min(range(10), key=lambda i: float((features[i] / features[i].norm() - mean).norm()))
     assert first in own  # herding takes what is nearest to the mean of its class
+
+
+def test_it_records_the_influence_of_all_examples_of_a_task_that_has_a_past():
+    trainer = digits("metasp-robust", trusted=2, epochs=2)
+    learner = trainer.learner
+    for event in trainer.run():
+        if type(event).__name__ == "StepTaken":
+            measured = set(learner.ledger.arrays()["id"].tolist())
+            looked = event.task and event.epoch  # as labels are judged from the second epoch on
+            assert measured == (set(learner.current.ids.tolist()) if looked else set())
+            if looked:
+                break
+    learner.ledger = Ledger(learner.ledger.extra)
+    learner.weigh._judge(learner)
+    head, memory = head_of(learner.model), learner.memory
+    rows = torch.arange(3)
+    batches = [memory.read(memory.occupied[memory.pinned[memory.occupied]])]
+    tasks = memory.tasks[memory.occupied[memory.pinned[memory.occupied]]]
+    batches.append(learner.current.take(rows))
+    learner.model.eval()
+    goal, some = (learner.losses(learner.unaugmented(batch)) for batch in batches)
+
+    def gradient(loss):
+        found = torch.autograd.grad(loss, list(head.parameters()), retain_graph=True)
+        return torch.cat([part.flatten() for part in found])
+
+    old, new = gradient(goal[tasks == 0].mean()), gradient(goal[tasks == 1].mean())
+    expected = [[-float(old @ gradient(loss)), -float(new @ gradient(loss))] for loss in some]
+    found = learner.ledger.means(learner.current.ids[rows])[:, :2]
+    assert found.tolist() == [pytest.approx(pair, rel=1e-3, abs=1e-6) for pair in expected]

@@ -25,7 +25,7 @@ from metasp.store.files import write_atomic
 EXAMPLES = """
 \b
 Examples:
-  metasp explore runs/split-digits-metasp-rehsel-m200-s1231-0123456789ab
+  metasp explore runs/split-digits-metasp-robust-m200-s1231-0123456789ab
   metasp explore RUN --serve
   metasp explore RUN RUN_B --out compared.html
 """

@@ -14,7 +14,7 @@ from metasp.metrics import METRICS
 from metasp.paper.figures import EFFECTS
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw
-from metasp.reports.reference import REFERENCE, check_reference
+from metasp.reports.reference import USUAL_REFERENCE, check_reference
 from metasp.reports.swept import Swept, swept
 
 ALL = {**FIGURES, **EFFECTS}
@@ -35,7 +35,7 @@ Examples:
               help="Folder for the files.")  # fmt: skip
 @click.option("--only", multiple=True, help=f"A figure ({', '.join(ALL)}); may be repeated.")
 @click.option("--against", help="Row or method that `differences` are from "
-              f"[default: {REFERENCE}].")  # fmt: skip
+              f"[default: {USUAL_REFERENCE}].")  # fmt: skip
 @click.option("--by", metavar="FIELD", help="Draw the scores against a field instead, such as "
               "memory, or against the streams of a benchmark (stream).")  # fmt: skip
 @click.option("--metric", type=OneOf(METRICS), multiple=True,
@@ -83,7 +83,7 @@ def command(
             missing[name] = kind.needs or made
             if name == COMPARES:
                 missing[name] = (
-                    f"it takes one row of {against or REFERENCE} and others: see --against"
+                    f"it takes one row of {against or USUAL_REFERENCE} and others: see --against"
                 )
         written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]
     for words in dict.fromkeys(damaged):

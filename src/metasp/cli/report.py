@@ -55,7 +55,7 @@ ONLY_FOR = {  # options that other tables would ignore
 @click.option("--format", "form", type=OneOf(["terminal", *FORMATS]), default="terminal",
               show_default=True)  # fmt: skip
 @click.option("--against", help="Row or method that the others are tested against "
-              "[default: metasp-rehsel].")  # fmt: skip
+              "[default: metasp-robust or metasp-rehsel].")  # fmt: skip
 @click.option("--holm", is_flag=True, help="Let the marks go by the p-values after Holm's "
               "correction.")  # fmt: skip
 @click.option("--by", metavar="FIELD", help="One table for each metric, with a column for each "

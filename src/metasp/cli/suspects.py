@@ -27,7 +27,7 @@ EXAMPLES = """
 \b
 Examples:
   metasp run --label-noise 0.3
-  metasp suspects runs/split-digits-metasp-rehsel-m200-s1231-0123456789ab --top 50
+  metasp suspects runs/split-digits-metasp-robust-m200-s1231-0123456789ab --top 50
   metasp suspects RUN --format csv > suspects.csv
   metasp run --spec RUN/spec.toml --exclude suspects.csv
 """

@@ -183,10 +183,16 @@ def settings_of_both(
         mine = {entry.name for entry in fields(recipe.declared.Settings)}
         for key in values.keys() - mine:
             ways = [way for way, of in INFLUENCE.items() if key in own_settings(of)]
-            if ways:
+            if ways and recipe.influence:
                 raise UserError(
                     f"{key} is a setting of influence, which method {name!r} does without: leave "
                     f"it out, or add influence {' or '.join(ways)}."
+                )
+            if ways:
+                names = " or ".join(INFLUENCE[way] for way in ways)
+                raise UserError(
+                    f"{key} is a setting of method {names}, and the method is {name!r}: leave the "
+                    "setting out, or choose that method."
                 )
         return settings_of(recipe, name, values), None
     theirs = {entry.name for entry in fields(added.declared.Settings)}

@@ -12,9 +12,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from metasp.influence import fuse
 from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.doubt import chance_wrong, class_means, fresh_head_influence, read_influence
-from metasp.methods.goal import goal_of_task, seen_by
+from metasp.methods.goal import Goal, Seen, goal_of_task, seen_by
+from metasp.methods.judging import head_influence
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
 from metasp.types import Batch, State
@@ -110,6 +112,22 @@ class RobustWeights(Weigher):
             follow(tally.running, rows, column, evidence, learner.epoch)
             mean = factor * tally.running[rows, column].double()
             tally.running[rows, chance] = (1 - chance_wrong(mean, labels)).to(tally.running)
+        self._record(learner, seen, goal)
+
+    def _record(self, learner: TrainingContext, seen: Seen, goal: Goal) -> None:
+        """Write the influence of every example of the task on what stands for earlier tasks and
+        for this one into the learner's ledger; nothing is weighed by it."""
+        current = learner.current
+        assert current is not None
+        past = goal.tasks != learner.task
+        if not past.any():
+            return
+        labels = current.labels.cpu()
+        stability = head_influence(seen, labels, goal, past)
+        plasticity = head_influence(seen, labels, goal, ~past)
+        losses = torch.nn.functional.cross_entropy(seen.outputs, labels, reduction="none")
+        fused = fuse(stability, plasticity).fused
+        learner.ledger.add(current.ids, stability, plasticity, fused, losses)
 
     def _weighted(self, learner: TrainingContext, weighed: Weighed, right: Tensor) -> Weighed:
         """The update with the new examples' share dealt by how likely each label is right."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from metasp.reports.configurations import Configuration, Group
-from metasp.reports.reference import REFERENCE, Comparison
+from metasp.reports.reference import USUAL_REFERENCE, Comparison
 from metasp.reports.table import BETTER, WORSE
 
 FEW = 5  # seeds; fewer find only large differences
@@ -18,7 +18,7 @@ def reference_notes(
     """How the rows were tested. `pairs` are rows with what they were compared with; `family` is
     what Holm's correction goes over."""
     if reference is None:
-        meant = how.against or REFERENCE
+        meant = how.against or USUAL_REFERENCE
         return [f"no tests: no single row of {meant} is here; --against chooses another."]
     common = [(row, len(set(row.seeds) & set(other.seeds))) for row, other in pairs]
     if not any(count > 1 for _, count in common):

@@ -13,7 +13,8 @@ from metasp.reports.table import BETTER, WORSE
 from metasp.reports.variants import as_published
 
 LEVEL = 0.05
-REFERENCE = "metasp-rehsel"
+REFERENCES = ("metasp-robust", "metasp-rehsel")  # the first of them that is there
+USUAL_REFERENCE = " or ".join(REFERENCES)
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ def reference_of(
     rows: Sequence[Configuration], title: str, against: str | None
 ) -> Configuration | None:
     """The row that the others are compared with: the one meant, or its method as published."""
-    found = matching(rows, against or REFERENCE)
+    names = (against,) if against else REFERENCES
+    found = next(filter(None, (matching(rows, name) for name in names)), [])
     if len(found) > 1:
         published = [row for row in found if as_published(row)]
         if len(published) != 1 and against is not None:
