@@ -16,12 +16,14 @@ from metasp.reports.configurations import Configuration, Group, group
 from metasp.reports.figures import FIGURES, Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
 from metasp.reports.figures.style import LOOK
+from metasp.reports.figures.swept import along
 from metasp.reports.names import flat
 from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
 from metasp.reports.render import markdown, md, pipes
 from metasp.reports.scores import score_tables
 from metasp.reports.statistics import holm, paired
+from metasp.reports.swept import swept
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs/images/results"
@@ -252,6 +254,17 @@ def figure(name: str, kind: str) -> str:
     return "\n\n".join(lines)
 
 
+def curve(name: str, by: str) -> str:
+    """The final accuracy of every row against a field, as a figure."""
+    lines = []
+    for drawing in along(swept(gather([RESULTS / name]).records, by), ["A_inf"]):
+        path = IMAGES / name / f"{drawing.name}.svg"
+        if DRAWING:
+            save_one(drawing, path)
+        lines.append(f"![{name} by {by}]({path.relative_to(ROOT / 'docs')})")
+    return "\n\n".join(lines)
+
+
 def save_one(drawing: Drawing, path: Path) -> None:
     """The SVG alone: the page needs one form, and has the data in its tables."""
     save(drawing, path.parent)
@@ -394,6 +407,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "rates": rates,
     "text": text,
     "figure": figure,
+    "curve": curve,
     "summary": summary,
     "overview": overview,
     "times": times,
