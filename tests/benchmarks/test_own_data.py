@@ -259,7 +259,7 @@ def test_import_metasp_is_light() -> None:
 def test_what_comes_too_late_for_a_split_stream_is_refused(tmp_path: Path, late: Any) -> None:
     pictures = TensorDataset(torch.rand(40, 1, 6, 6), torch.arange(40) % 4)
     plain = metasp.split(pictures, tasks=2)
-    with pytest.raises(UserError, match=f"^{next(iter(late))} comes too late"):
+    with pytest.raises(UserError, match=f"^{next(iter(late))} cannot change"):
         prepare(RunSpec(memory=8, **late), tmp_path, benchmark=plain)
     if "label_column" not in late:  # given in time, it may be said again
         stream = metasp.split(pictures, tasks=2, **late)

@@ -108,7 +108,7 @@ def store(folder: Path, key: str, read: Callable[[Pictures], Table]) -> None:
         pictures = Pictures(file)
         table = read(pictures)
         if not pictures.count:
-            raise UserError("there is not a single example in this data.")
+            raise UserError("this data holds no examples: check that its folder is the right one.")
         pictures.close()
     body = {
         "format": FORMAT,

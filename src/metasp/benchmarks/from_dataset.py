@@ -69,7 +69,7 @@ def resplit(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
         given = getattr(spec, name)
         if given is not None and given != benchmark.chosen.get(name):
             remedy = "leave it out" if "label" in name else "give it to metasp.split"
-            raise UserError(f"{name} comes too late for a stream already split: {remedy}.")
+            raise UserError(f"{name} cannot change a stream that is already split: {remedy}.")
     usual = {entry.name: getattr(RunSpec(), entry.name) for entry in fields(RunSpec)}
     kept = {
         key: value

@@ -271,7 +271,10 @@ def listed_pictures(folder: Path, request: Request) -> list[Listed]:
         split = SPLITS.get(first.lower()) if within else None
         place = within if split else [first, *within]  # in the folder of its split
         if labels is None and len(place) < 2:
-            raise UserError(f"{file} of {path} is in no folder of a class: give --label-column.")
+            raise UserError(
+                f"{file} of {path} is not in the folder of a class: name the column of its label "
+                "with --label-column."
+            )
         label = place[0] if labels is None else labels[number]
         truth = None if true is None else true[number]
         if split not in (None, "train"):

@@ -97,7 +97,7 @@ def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], in
             )
     except (ValueError, TypeError, KeyError) as error:
         raise unreadable(
-            f"these tables cannot be read ({one_line(error)}): mend them.", error
+            f"these tables cannot be read ({one_line(error)}): repair them.", error
         ) from (error)
     return dict(streams), rows
 

@@ -65,7 +65,7 @@ class Source:
             places = ", ".join(sorted(named_leaves(self.inputs)))
             raise UserError(
                 f"{self.name} has several inputs ({places}), which no backbone takes: give a "
-                "model of your own in Python, by metasp.run with model=."
+                "model of your own in Python, as model= of metasp.run."
             )
         return tuple(self.inputs.shape[1:])
 
@@ -83,8 +83,8 @@ def held_out(labels: Tensor, class_names: Sequence[str], part: float = 0.2) -> T
         rows = torch.nonzero(labels == label).flatten()
         if len(rows) == 1:
             raise UserError(
-                f"class {name!r} has a single example: it takes two, one to train and one to "
-                "test; add some or remove the class."
+                f"class {name!r} has a single example, and training and testing need one each: "
+                "add some, or remove the class."
             )
         count = max(1, round(part * len(rows))) if len(rows) else 0
         chosen[rows[torch.randperm(len(rows), generator=streams[name])[:count]]] = True
