@@ -51,7 +51,7 @@ def test_a_setting_of_a_variant_may_be_given_to_the_others_alone():
     ("values", "words"),
     [
         ({"class_order": "3,0,2"}, "class"),
-        ({"method": "mir", "memory_batch": 64}, "would choose nothing"),
+        ({"method": "mir", "memory_batch": 64}, "would take them all"),
         ({"method": "metasp", "cluster": "features"}, "does not cluster the task"),
         ({"method": "er", "selection": "gradient-diverse"}, "use gss"),
     ],

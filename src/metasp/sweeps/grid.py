@@ -237,8 +237,8 @@ def refuse_undoing(sweep: Sweep, methods: list[str]) -> None:
     for name in methods:
         for key in common & set(method_named(name).preset) - set(sweep.overrides.get(name, {})):
             raise UserError(
-                f"{key} in {sweep.source} is what makes {name} of its method: give it to the "
-                'others alone, in a table with their name as in { method = "metasp", … }.'
+                f"{key} in {sweep.source} is what makes {name} a variant: set it for the other "
+                'methods only, in a table with their name as in { method = "metasp", … }.'
             )
 
 
