@@ -110,7 +110,7 @@ def test_ids():
     assert ids_of(None, 3, 5).tolist() == [5, 6, 7]
     assert ids_of(np.array([4, 2, 9]), 3, 0).tolist() == [4, 2, 9]
     for bad, words in (([1, 1, 2], "id 1 is given to two"), ([1.5, 2, 3], "whole numbers"),
-                       ([-1, 2, 3], "from 0 on"), ([1, 2], "3 whole numbers")):  # fmt: skip
+                       ([-1, 2, 3], "from 0, one"), ([1, 2], "3 whole numbers")):  # fmt: skip
         with pytest.raises(UserError, match=words):
             ids_of(bad, 3, 0)
     learner = quick(method="er")

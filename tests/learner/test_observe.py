@@ -150,7 +150,7 @@ def test_finish_ends_the_open_task_and_the_next_batch_begins_another():
     (*_, ended) = own.finish()
     assert isinstance(ended, TaskFinished)
     assert sorted(ended.memory["id"]) == list(range(100, 110))
-    with pytest.raises(UserError, match="none under way"):
+    with pytest.raises(UserError, match="no task is under way"):
         own.finish()
     second = own.observe((X[:5], Y[:5] % 2))
     assert second[0].task == 1

@@ -220,7 +220,7 @@ def test_a_state_that_is_no_tensor_is_refused():
         def set_extra_state(self, state):
             pass
 
-    with pytest.raises(UserError, match="_extra_state of the model's state is no tensor"):
+    with pytest.raises(UserError, match="_extra_state of the model's state is not a tensor"):
         learner_of(Noted(6, 2))
 
 

@@ -123,7 +123,7 @@ def test_batches_of_one_are_batches_of_one():
 @pytest.mark.parametrize(
     ("method", "settings", "words"),
     [
-        ("mir", {"candidates": 32}, "would choose nothing"),
+        ("mir", {"candidates": 32}, "would take them all"),
         ("metasp", {"validation_old": 0.0}, "validation_old is 0: give a whole number"),
         ("metasp", {"validation_new": 2.7}, "validation_new is 2.7: give a whole number"),
         ("gdumb", {"clip": 0.0}, "clip"),

@@ -107,11 +107,11 @@ def other(params):
 WRONG = {
     "both": ({"lr": 0.1}, "lr and optimizer are both given"),
     "an optimizer": ({"optimizer": torch.optim.SGD(model().parameters())}, "must be a function"),
-    "no optimizer": ({"optimizer": lambda params: 3}, "gave a int"),
+    "no optimizer": ({"optimizer": lambda params: 3}, "returned a int"),
     "another model's": ({"optimizer": other}, "not the model's"),
     "lbfgs": ({"optimizer": torch.optim.LBFGS, "method": "er"}, "LBFGS looks at a loss many"),
     "rprop": ({"optimizer": torch.optim.Rprop}, "cannot follow Rprop"),
-    "plateau": ({"scheduler": ReduceLROnPlateau}, "gave a ReduceLROnPlateau"),
+    "plateau": ({"scheduler": ReduceLROnPlateau}, "returned a ReduceLROnPlateau"),
     "its own": ({"scheduler": lambda o: CosineAnnealingLR(o, 3), "method": "gdumb"}, "of its own"),
     "when": ({"scheduler_step": "task"}, "scheduler_step"),
 }

@@ -1,4 +1,4 @@
-"""Labels that are no classes: any loss, any metric."""
+"""Labels that are not classes: any loss, any metric."""
 
 import pytest
 import torch

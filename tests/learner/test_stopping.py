@@ -61,7 +61,7 @@ def test_finish_ends_the_task_properly_also_where_the_loop_is_left():
         assert sorted(set(own.memory.table()["task"].to_pylist())) == [0, 1]
         assert own.tasks == 2
         assert own.classes == (0, 1, 2, 3)
-        with pytest.raises(UserError, match="there is none under way"):
+        with pytest.raises(UserError, match="no task is under way"):
             own.finish()
     assert everything(left) == everything(went_on)
     whole.learn(pair(0), progress=False).learn(pair(1), progress=False)
@@ -88,7 +88,7 @@ def test_closing_still_gives_the_task_up():
         next(events)
     events.close()
     assert everything(own) == before
-    with pytest.raises(UserError, match="there is none under way"):
+    with pytest.raises(UserError, match="no task is under way"):
         own.finish()
 
 

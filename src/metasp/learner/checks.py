@@ -82,7 +82,7 @@ def check_fit(learner: TrainingContext, found: Arrivals, recipe: Recipe, own_los
             )
         if recipe.selection is not None and learner.selection.classes:
             raise UserError(
-                "this selection shares the memory by class and these labels are no classes: pass "
+                "this selection shares the memory by class and these labels are not classes: pass "
                 "selection='reservoir'."
             )
     if own_loss and recipe.kind.own_loss:
@@ -151,7 +151,7 @@ def check_trusted(found: Arrivals, classes: Collection[int], names: Sequence[str
     if names:
         return
     if not found.are_classes:
-        raise UserError("verified examples have classes as labels: give whole numbers.")
+        raise UserError("the labels of verified examples must be classes: give whole numbers.")
     strange = sorted(set(found.classes) - set(classes))
     if strange:
         raise UserError(
@@ -167,5 +167,5 @@ def first_losses(learner: TrainingContext, outputs: Tensor, labels: Tensor) -> A
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         raise UserError(
             f"loss_fn cannot take outputs that are {kind(outputs)} with labels that are "
-            f"{kind(labels)} ({first_line(error)}): bring them together in loss_fn."
+            f"{kind(labels)} ({first_line(error)}): make loss_fn take both."
         ) from error

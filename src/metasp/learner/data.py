@@ -48,7 +48,7 @@ class Arrivals(NamedTuple):
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The classes among the labels, ascending; none where labels are no classes."""
+        """The classes among the labels, ascending; none where labels are not classes."""
         return tuple(sorted({*self.labels.tolist()})) if self.are_classes else ()
 
     def at(self, index: Tensor) -> "Arrivals":
@@ -217,8 +217,8 @@ def checked(found: Part, dtype: torch.dtype, what: str) -> Arrivals:
             bad = int((~column.reshape(len(column), -1).isfinite().all(1)).nonzero()[0])
             one = name.replace("inputs", "input").replace("labels", "label")
             raise UserError(
-                f"the {one} of example {bad} of the {what} is not finite: mend it or leave that "
-                "example out."
+                f"the {one} of example {bad} of the {what} is not finite: correct it, or leave "
+                "that example out."
             )
     return whole
 

@@ -49,7 +49,7 @@ class FrozenEncoder:
         check_module(module)
         if not gigabytes >= 0 or batch_size < 1:
             raise UserError(
-                "the cache of features has gigabytes of 0 or more and a batch_size of 1 or more."
+                "the cache of features needs gigabytes of 0 or more and a batch_size of 1 or more."
             )
         self.module, self.batch_size = module, batch_size
         folder = Path(cache) if cache is not None else cache_folder() / "features"
@@ -99,7 +99,7 @@ class FrozenEncoder:
         """Raise if somebody has trained the encoder meanwhile."""
         if weight_digest(self.module) != self.weights:
             raise UserError(
-                "the encoder's weights have changed, and the features of before are not theirs: "
+                "the encoder's weights have changed, so its stored features are no longer right: "
                 "keep it frozen, or make a new learner around it."
             )
 
@@ -215,7 +215,7 @@ class FrozenEncoder:
             )
         if not bool(features.isfinite().all()):
             raise UserError(
-                "the encoder gives features that are not finite: mend the inputs or the encoder."
+                "the encoder gives features that are not finite: correct the inputs or the encoder."
             )
         return features
 

@@ -47,7 +47,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         version = about["format"]
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} is not a saved learner, or its beginning was cut or altered: take a backup."
+            f"{path} is not a saved learner, or its beginning was cut or altered: restore it from "
+            "a backup."
         ) from error
     if version != FORMAT:
         raise UserError(
@@ -60,7 +61,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, ValueError, KeyError, TypeError):
         sound = False
     if not sound:
-        raise UserError(f"{path} is damaged (cut short or altered): take a backup.")
+        raise UserError(f"{path} is damaged (cut short or altered): restore it from a backup.")
     return tensors, about
 
 

@@ -56,8 +56,8 @@ def build(
     for entry, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UserError(
-                f"{entry} of the model's state is no tensor, and nothing else is stored: keep it "
-                "in a buffer instead (Module.register_buffer)."
+                f"{entry} of the model's state is not a tensor, and only tensors are stored: keep "
+                "it in a buffer instead (Module.register_buffer)."
             )
     place = weights[0].device if device is None else choose_device(str(device))
     model.to(place)
@@ -127,13 +127,15 @@ def optimizer_for(
     optimizer = parts.optimizer(model.parameters())
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
-            f"optimizer gave a {type(optimizer).__name__}: give a function from parameters to a "
-            "torch optimizer, for instance lambda params: torch.optim.AdamW(params, lr=3e-4)."
+            f"optimizer returned a {type(optimizer).__name__}: pass a function that makes a torch "
+            "optimizer of parameters, for instance lambda params: torch.optim.AdamW(params, "
+            "lr=3e-4)."
         )
     own = {id(p) for p in model.parameters()}
     if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
         raise UserError(
-            "the optimizer holds parameters that are not the model's: make it of those it is given."
+            "the optimizer holds parameters that are not the model's: build it from those that it "
+            "is given."
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UserError(

@@ -38,7 +38,7 @@ def resize_head(
     if size > LARGEST:
         raise UserError(
             f"label {size - 1} would make a last layer of {size} outputs: number the classes from "
-            "0 on."
+            "0."
         )
     for key in ("weight", "bias"):
         old = getattr(layer, key)

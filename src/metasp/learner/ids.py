@@ -26,8 +26,8 @@ def ids_of(given: Any, count: int, first: int) -> Tensor:
     whole = not ids.is_floating_point() and ids.dtype != torch.bool
     if not whole or ids.shape != (count,) or bool((ids < 0).any()):
         raise UserError(
-            f"ids must be {count} whole numbers from 0 on, one per example; keep a table of your "
-            "own for other names."
+            f"ids must be {count} whole numbers from 0, one per example; keep a table of your own "
+            "for other names."
         )
     if int(ids.max()) >= LARGEST:
         raise UserError(f"id {int(ids.max())} is too large: keep ids below {LARGEST}.")
@@ -48,8 +48,8 @@ def whole_numbers(given: Any) -> set[int]:
         one = row.item() if hasattr(row, "item") else row
         if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < LARGEST:
             raise UserError(
-                f"ids must be whole numbers from 0 on, and {one!r} is none: a mask must be turned "
-                "into ids first, for instance ids[mask]."
+                f"ids must be whole numbers from 0, not {one!r}: a mask must be turned into ids "
+                "first, for instance ids[mask]."
             )
         found.add(one)
     return found

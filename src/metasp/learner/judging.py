@@ -78,7 +78,7 @@ class Audit:
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Audit":
         found = cls()
-        if state:  # learners of before have none
+        if state:  # older learners have none
             found.whole, found.parts = state["whole"].clone(), state["parts"].clone()
         return found
 
@@ -86,7 +86,7 @@ class Audit:
 def judged(learner: "ContinualLearner", found: Arrivals, ids: Rows | None) -> pa.Table:
     """What is thought of the examples, as a table; it is noted in the learner's log."""
     if not found.are_classes:
-        raise UserError("only labels that are classes can be judged: these are other values.")
+        raise UserError("only labels that are classes can be judged: give class numbers or names.")
     found = translated(found, learner._names)
     context = learner._trainer.learner
     names = torch.full((len(found.labels),), UNNAMED)

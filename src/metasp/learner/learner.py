@@ -195,8 +195,8 @@ class ContinualLearner:
         events = self._stream() if self._stream is not None else None
         if not self._busy or events is None or getgeneratorstate(events) == GEN_RUNNING:
             raise UserError(
-                "finish ends the open task, or one between two events of its stream: there is none "
-                "under way."
+                "no task is under way: finish ends one that `observe` opened, or one between two "
+                "events of its stream."
             )
         self._trainer.ending = True
         return list(events)
@@ -385,8 +385,8 @@ class ContinualLearner:
         """Of classes nothing can be said before there are any."""
         if not self._learned and self._parts.loss_fn is None:
             raise UserError(
-                "no class has been learned yet: learn a dataset first; `outputs` gives what the "
-                "model says as it is."
+                "no class has been learned yet: learn a dataset first, or call `outputs` for what "
+                "the model returns now."
             )
 
     @property

@@ -73,7 +73,7 @@ class Records:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Records":
-        """The records that `state` was taken of; a file of before has none."""
+        """The records that `state` was taken of; an older file has none."""
         found = cls()
         for place, values in state.items():
             name, task, key = place.split("/", 2)

@@ -88,7 +88,7 @@ def from_file(
     learner = kind(model, method, **given, **about["settings"])
     if learner.method != about["method"]:
         raise UserError(
-            f"{path} was saved with method {about['method']} and not {learner.method}: pass that."
+            f"{path} was saved with method {about['method']}, not {learner.method}: pass the first."
         )
     trainer = learner._trainer
     if learner._head is not None:
@@ -138,7 +138,9 @@ def put_buffers(model: nn.Module, kept: dict[str, Tensor]) -> None:
     there = dict(model.named_buffers())
     for name, buffer in kept.items():
         if name not in there:
-            raise UserError(f"the model has no buffer {name}, as the saved one had: give its kind.")
+            raise UserError(
+                f"the model lacks the buffer {name} of the saved one: give a model of that kind."
+            )
         if there[name].shape == buffer.shape:
             there[name].copy_(buffer)
         else:

@@ -149,7 +149,7 @@ def with_names(task: Task, ids: Tensor, labels: Tensor) -> Task:
 
 def without_inputs(task: Task) -> Task:
     """What is kept of a task that has been learned: ids, classes, and of which class each example
-    was. Labels that are no classes may be the data itself: only their shape stays."""
+    was. Labels that are not classes may be the data itself: only their shape stays."""
     train = task.train
     labels = train.labels if task.classes else nothing_like(train.labels, len(train))
     kept = Task(
