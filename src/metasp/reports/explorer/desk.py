@@ -45,7 +45,7 @@ class Drawer:
         rows = read_rows(self.path, len(self.labels), labelled=True)
         strangers = [identity for identity in rows if identity not in self.labels]
         if strangers:
-            raise UserError(f"{self.path} has {words(strangers)}, of which this run knows nothing.")
+            raise UserError(f"{self.path} has {words(strangers)}, which this run does not have.")
         number = {
             cell: class_of(cell, self.class_names, self.path) for cell in {*rows.values()} - {""}
         }
@@ -111,7 +111,7 @@ def checked(rows: Any, drawer: Drawer) -> Verdicts:
         if identity not in drawer.labels:
             raise UserError(f"there is no {words([identity])} in this run.")
         if not (label is None or (type(label) is int and 0 <= label < len(drawer.class_names))):
-            raise UserError(f"the verdict about {words([identity])} names no class that there is.")
+            raise UserError(f"the verdict about {words([identity])} names an unknown class.")
         if identity in found:
             raise UserError(f"there are two verdicts about {words([identity])}.")
         found[identity] = label
