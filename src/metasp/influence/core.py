@@ -187,7 +187,9 @@ def _influence(
     batch = checked_pair(batch, device, "batch")
     goals = {what: checked_pair(pair, device, what) for what, pair in goals.items()}
     if recorded is not None and not isinstance(recorded, Recorded):
-        raise UserError("recorded is what `record(model, loss_fn, batch)` gave, not the function.")
+        raise UserError(
+            "recorded must be what `record(model, loss_fn, batch)` returned, not the function."
+        )
     if recorded is not None:
         recorded.check(batch)
     with (
@@ -265,8 +267,8 @@ def _by_adjoint(
         )
         if lost := plan.params.keys() - grads.keys():
             raise UserError(
-                f"{min(lost)} has no gradient after a pseudo step, as the model then takes another "
-                "way: use steps=1."
+                f"{min(lost)} has no gradient after a pseudo step, because the model then takes "
+                "another path: use steps=1."
             )
         taken = plan.step(theta, grads, taken.state)
         trail.append((theta, taken.back))

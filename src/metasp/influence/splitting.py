@@ -117,8 +117,8 @@ class OverRanks(TorchFunctionMode):
             return self._dropout(func, *args, **kwargs)
         if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
             raise UserError(
-                "attention that drops at random cannot be split over processes: set its dropout "
-                "to 0, or use one process."
+                "attention with dropout cannot be split over processes: set its dropout to 0, or "
+                "use one process."
             )
         return func(*args, **kwargs)
 
