@@ -63,8 +63,11 @@ def test_some_columns_or_all(run):
     ("change", "words"),
     [
         ({"label": [1, None]}, "it lacks the column label, or values of it"),
-        ({"fused": [0.5, float("nan")]}, "its column fused holds what is no number"),
-        ({"stability": [float("inf"), 0.5]}, "its column stability holds what is no number"),
+        ({"fused": [0.5, float("nan")]}, "its column fused holds something that is not a number"),
+        (
+            {"stability": [float("inf"), 0.5]},
+            "its column stability holds something that is not a number",
+        ),
     ],
 )
 def test_a_value_that_must_be_there_is_missed(run, change, words):

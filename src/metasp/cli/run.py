@@ -65,13 +65,15 @@ def command(
 ) -> int:
     """Train on a stream of tasks and store the run. A run that is already finished is shown, one
     that was stopped is continued."""
-    from metasp.experiment import prepare  # torch comes with it: not for a mere --help
-    from metasp.methods import BEST
-    from metasp.processes import joined
+    from metasp.methods import BEST, method_named
 
     found = {name: given.pop(name) for name in CORRECTIONS}
     files = {name: path for name, path in found.items() if path is not None}
     spec = spec_from(file, given)
+    method_named(spec.method)  # a wrong name is told of before torch is loaded
+    from metasp.experiment import prepare
+    from metasp.processes import joined
+
     options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "force": force}
     experiment = prepare(spec, runs, data, said=files, ranks=joined(), **options)
     if spec.method == BEST and experiment.writes and not as_json:
