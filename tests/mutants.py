@@ -41,6 +41,9 @@ PRELOADED = (
     "safetensors.numpy", "scipy.stats", "sklearn.cluster", "sklearn.datasets", "torch._dynamo",
 )  # fmt: skip
 NOTICED = ("killed", "timeout", "segfault", "suspicious")
+# Seconds of the clock until a mutant counts as hanging: ample, as a busy machine must not pass for
+# a fault that was noticed. (mutmut waits for half of the processor time that it is told.)
+HANGS, TIMES = 60, 8
 
 
 def generate(workers: int) -> dict[str, Path]:
@@ -98,7 +101,7 @@ def judged(names: list[str], workers: int, seconds: float) -> Iterator[tuple[str
             while not runner.has_capacity():
                 yield next_verdict()
             expected = sum(took[test] for test in tests)
-            runner.submit(name, tests, ceil(20 + 4 * expected), expected)
+            runner.submit(name, tests, ceil(2 * (HANGS + TIMES * expected)), expected)
         runner.signal_work_complete()
         while runner.pending_count():
             yield next_verdict()
@@ -134,6 +137,8 @@ def report(verdicts: Iterable[tuple[str, str]], files: dict[str, Path]) -> None:
                 fate = "equivalent"
             else:
                 print(f"\n{name}: {verdict}\n{diff}", flush=True)
+        elif verdict != "killed":
+            print(f"\n{name}: {verdict}", flush=True)
         counts[room_of(name)][fate] += 1
         done = sum(sum(fates.values()) for fates in counts.values())
         print(f"\r{done} judged ", end="", file=sys.stderr, flush=True)
