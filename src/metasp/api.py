@@ -95,7 +95,7 @@ def sorted_out(given: Mapping[str, Any]) -> dict[str, Any]:
     of_methods = {f.name for recipe in METHODS.values() for f in fields(recipe.kind.Settings)}
     own = given.get("settings", {})
     if not isinstance(own, Mapping):
-        raise UserError(f"settings must be a table of the method's own, not {own!r}.")
+        raise UserError(f"settings must be a dictionary of the method's settings, not {own!r}.")
     loose = {key: value for key, value in given.items() if key not in known}
     for key in loose:
         if key not in of_methods:

@@ -1,4 +1,4 @@
-"""The one exception for a mistake the user can mend."""
+"""The one exception for a mistake that the user can correct."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

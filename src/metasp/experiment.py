@@ -196,7 +196,7 @@ def prepare(
 
 
 def as_stored(runs: Path, spec: RunSpec, before: RunSpec) -> RunSpec:
-    """A complete spec; or, where the runs hold it in the form of before, that one, so that an older
+    """A complete spec; or, if the runs hold it in an older form, that one, so that an older
     run is found finished or continued, under its own name."""
     there = (runs / before.name / "spec.toml").exists() and not (runs / spec.name).exists()
     return before if there else spec

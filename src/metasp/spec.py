@@ -65,7 +65,7 @@ class RunSpec:
     benchmark: str = setting("split-digits", "Where the stream of tasks comes from.", role="data")
     data_digest: str | None = setting(None, "Digest of the data.", role="data", owner="run")
     tasks: int | None = setting(
-        None, "Number of tasks the classes are dealt to.", min=1, role="data"
+        None, "Number of tasks that the classes are divided into.", min=1, role="data"
     )
     classes_per_task: tuple[int, ...] = setting(
         tuple,
@@ -86,7 +86,11 @@ class RunSpec:
         role="data",
     )
     limit_per_class: int | None = setting(
-        None, "Train examples per class of a task at most.", min=1, role="data", protocol=True
+        None,
+        "At most this many train examples per class of a task.",
+        min=1,
+        role="data",
+        protocol=True,
     )
     image_size: int | None = setting(
         None, "Resize pictures to N×N pixels.", min=4, max=1024, role="data", protocol=True
@@ -116,9 +120,9 @@ class RunSpec:
     )
     label_noise_kind: str = setting(
         "symmetric",
-        "Wrong labels are any other class; the neighbour's, of every other class (one-sided); "
-        "each class's one other (pairs); or the label stays and the example is one of any other "
-        "class (junk).",
+        "How labels are made wrong: they become any other class (symmetric), every other class "
+        "takes its neighbour's label (one-sided), each class has one that it is taken for (pairs), "
+        "or the label stays and the example is of another class (junk).",
         choices=("symmetric", "one-sided", "pairs", "junk"),
         late=True,
         role="data",
@@ -126,7 +130,7 @@ class RunSpec:
     )
     label_noise_scope: str = setting(
         "task",
-        "Wrong labels are other classes of the task, or of all seen.",
+        "Wrong labels come from the classes of the task, or from all seen.",
         choices=("task", "seen"),
         role="data",
     )
@@ -209,7 +213,7 @@ class RunSpec:
         32, "Memory examples per step.", min=1, role="memory", protocol=True
     )
     optimizer: str = setting(
-        "sgd", "What takes the steps.", choices=OPTIMIZERS, role="training", late=True
+        "sgd", "Optimizer of the training.", choices=OPTIMIZERS, role="training", late=True
     )
     lr: float | None = setting(None, "Learning rate.", min=0, role="training", owner="method")
     momentum: float | None = setting(
@@ -231,7 +235,7 @@ class RunSpec:
     )
     patience: int = setting(
         3,
-        "Epochs without a lower validation loss that end a phase.",
+        "End a phase after this many epochs without a lower validation loss.",
         min=1,
         role="training",
         late=True,

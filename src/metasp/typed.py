@@ -19,7 +19,7 @@ class SplitKeywords(TypedDict, total=False):
     """What makes a task: class; or, with the same classes in every task, order (of the rows) or
     column:NAME."""
     limit_per_class: int | None
-    """Train examples per class of a task at most."""
+    """At most this many train examples per class of a task."""
     image_size: int | None
     """Resize pictures to N×N pixels."""
     colour: str | None
@@ -27,12 +27,13 @@ class SplitKeywords(TypedDict, total=False):
     label_noise: float
     """Part of the train labels that is replaced by wrong ones. Default: 0.0."""
     label_noise_kind: str
-    """Wrong labels are any other class; the neighbour's, of every other class (one-sided); each
-    class's one other (pairs); or the label stays and the example is one of any other class (junk).
-    One of symmetric, one-sided, pairs, junk. Default: symmetric."""
+    """How labels are made wrong: they become any other class (symmetric), every other class takes
+    its neighbour's label (one-sided), each class has one that it is taken for (pairs), or the
+    label stays and the example is of another class (junk). One of symmetric, one-sided, pairs,
+    junk. Default: symmetric."""
     label_noise_scope: str
-    """Wrong labels are other classes of the task, or of all seen. One of task, seen. Default:
-    task."""
+    """Wrong labels come from the classes of the task, or from all seen. One of task, seen.
+    Default: task."""
     imbalance: float
     """Share of its train examples that every other class of a task keeps. Default: 1.0."""
 
@@ -41,7 +42,7 @@ class SpecKeywords(SplitKeywords, total=False):
     """The fields of a `RunSpec`."""
 
     tasks: int | None
-    """Number of tasks the classes are dealt to."""
+    """Number of tasks that the classes are divided into."""
     label_column: str | None
     """Column of the table that holds the label."""
     true_label_column: str | None
@@ -87,7 +88,8 @@ class SpecKeywords(SplitKeywords, total=False):
     memory_batch: int
     """Memory examples per step. Default: 32."""
     optimizer: str
-    """What takes the steps. One of sgd, adam, adamw, nadam, rmsprop, adagrad. Default: sgd."""
+    """Optimizer of the training. One of sgd, adam, adamw, nadam, rmsprop, adagrad. Default:
+    sgd."""
     lr: float | None
     """Learning rate."""
     momentum: float | None
@@ -100,7 +102,7 @@ class SpecKeywords(SplitKeywords, total=False):
     """Share of each task's train examples that is held out, to keep the best epoch's weights.
     Default: 0.0."""
     patience: int
-    """Epochs without a lower validation loss that end a phase. Default: 3."""
+    """End a phase after this many epochs without a lower validation loss. Default: 3."""
     lr_drop: float
     """Factor of each drop. Default: 0.1."""
     augment: bool
@@ -132,7 +134,7 @@ class RunKeywords(SpecKeywords, total=False):
     """(der, derpp) Weight of the loss of a second draw from memory (β); 0: no draw, DER. Default:
     0.5."""
     candidates: int
-    """(mir) Memory examples among which the harmed are sought. Default: 50."""
+    """(mir) Memory examples that are searched for the most harmed. Default: 50."""
     clip: float
     """(gdumb) Largest norm of a gradient. Default: 10.0."""
     cluster: str | None
@@ -196,7 +198,7 @@ class RunKeywords(SpecKeywords, total=False):
     pseudo_steps: int
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Pseudo steps. Default: 1."""
     references: int
-    """(gss) Random memory examples with whose gradients a new one is compared. Default: 4."""
+    """(gss) Random memory examples whose gradients a new one is compared with. Default: 4."""
     ridge: float
     """(gem) Added to the diagonal of the projection problem. Default: 0.001."""
     rule: str

@@ -42,7 +42,7 @@ def as_rows(values: Tensor) -> Tensor:
 
 class Batch(NamedTuple):
     """Aligned rows: inputs (n, …), or a tuple or dictionary of such tensors, labels (n,) or, where
-    they are no classes, (n, …), ids (n,)."""
+    they are not classes, (n, …), ids (n,)."""
 
     inputs: Tree
     labels: Tensor

@@ -81,8 +81,11 @@ BAD = [
     (["sweep", "my.toml", "--on", "lcoal"], "unknown --on 'lcoal': did you mean 'local'?"),
     (["influence-check", "--damping", "nan"], "nan is not a finite number"),
     (["influence-check", "--damping", "inf"], "inf is not a finite number"),
-    (["influence-check", "--figure", "nowhere/a.png"], "no PNG or SVG in a folder that exists"),
-    (["influence-check", "--figure", "a.doc"], "no PNG or SVG in a folder that exists"),
+    (
+        ["influence-check", "--figure", "nowhere/a.png"],
+        "not a PNG or SVG file in a folder that exists",
+    ),
+    (["influence-check", "--figure", "a.doc"], "not a PNG or SVG file in a folder that exists"),
     (["rnu"], "did you mean 'run'"),
     (["resume"], "Missing argument"),
 ]

@@ -256,8 +256,8 @@ def test_clearing_touches_nothing_else():
     [
         (["list", "nowhere"], "is not a run"),
         (["forget", "nowhere", "3"], "is not a run"),
-        (["forget", "RUN"], "give what to forget"),
-        (["forget", "RUN", "3", "--label", "1"], "only one of these"),
+        (["forget", "RUN"], "name what to forget"),
+        (["forget", "RUN", "3", "--label", "1"], "in one way"),
         (["forgett", "RUN"], "No such command"),
     ],
 )

@@ -94,7 +94,7 @@ def test_another_model_is_refused(tmp_path):
     ("make", "words"),
     [
         (Net(), "must be a function"),
-        (lambda: 3, "model gave a int"),
+        (lambda: 3, "model returned a int"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), r"\(2, 3\) for 2 .*of the 10"),
         (lambda: nn.Linear(5, 10), "cannot take the examples of split-digits"),
         (lambda: Net().requires_grad_(False), "nothing to learn"),

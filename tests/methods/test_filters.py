@@ -67,7 +67,7 @@ def test_per_class_the_higher_half_of_each_class_is_dropped():
 def test_a_share_that_nobody_knows_must_be_given():
     trainer = digits("loss-filter", trusted=2, settings={"told": True})
     trainer.told = ()
-    with pytest.raises(UserError, match="nobody knows how many labels are wrong"):
+    with pytest.raises(UserError, match="true share of wrong labels is not known"):
         train(trainer, 1)
 
 

@@ -25,7 +25,7 @@ def test_means_are_those_of_all_entries_and_strangers_do_not_count():
 
 
 def test_updates_that_wait_count_as_if_each_had_been_entered_at_once():
-    """Also where an example comes twice in a batch, a head grows, and labels are no classes."""
+    """Also where an example comes twice in a batch, a head grows, and labels are not classes."""
     draw = torch.Generator().manual_seed(0)
     together, apart = Tally(torch.arange(40)), Tally(torch.arange(40))
     for turn in range(3 * MOST_WAITING // 2):

@@ -153,7 +153,7 @@ class Rehearsal:
 
     def _running(self) -> TrainingContext:
         if self._context is None:
-            raise UserError("the rehearsal goes with no training yet: call begin first.")
+            raise UserError("the rehearsal has not begun: call begin first.")
         return self._context
 
     def _check_kind(self, new: Batch) -> None:

@@ -63,7 +63,7 @@ def command(
     RUN_B, which examples changed sides. The page needs no network and can be mailed. With --serve
     it saves what you verify as RUN/verified.csv, which `metasp run --verified` takes."""
     if typed("port") and not serve:
-        raise UserError("--port is for --serve: add that, or leave it out.")
+        raise UserError("--port only applies with --serve: add --serve, or leave --port out.")
     runs = [open_run(path) for path in (run, run_b) if path is not None]
     gone = [each.forgotten() for each in runs]
     material, names = examples_of(runs[0].spec(), data)

@@ -56,11 +56,13 @@ def command(
         if name not in ALL:
             raise unknown("figure", name, ALL)
     if against is not None and only and COMPARES not in only:
-        raise UserError(f"--against is for the figure {COMPARES!r}: add --only {COMPARES}.")
+        raise UserError(
+            f"--against only applies to the figure {COMPARES!r}: add --only {COMPARES}."
+        )
     if by is not None and (only or against is not None):
         raise UserError("--by draws one figure of its own: leave out --only and --against.")
     if metric and by is None:
-        raise UserError("--metric chooses what --by draws: add --by FIELD, or leave it out.")
+        raise UserError("--metric only applies with --by: add --by FIELD, or leave --metric out.")
     records = usable(runs).records
     if by is not None:
         tell(*against_field(swept(records, by), by, metric or ("A_inf",), out), as_json)

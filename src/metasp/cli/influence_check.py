@@ -20,9 +20,9 @@ EXAMPLES = """
 \b
 Examples:
   metasp influence-check
-  metasp influence-check --data ../shared/data --figure check.png
+  metasp influence-check --data DIR --figure check.png
   metasp influence-check --json > check.json
-  metasp influence-check --truth 200 --data ../shared/data
+  metasp influence-check --truth 200 --data DIR
 """
 SUFFIXES = (".png", ".svg")
 
@@ -37,7 +37,9 @@ def finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
 def drawable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     """Said before anything is measured."""
     if value is not None and (value.suffix.lower() not in SUFFIXES or not value.parent.is_dir()):
-        raise click.BadParameter(f"{value} is no PNG or SVG in a folder that exists.", ctx, param)
+        raise click.BadParameter(
+            f"{value} is not a PNG or SVG file in a folder that exists.", ctx, param
+        )
     return value
 
 
@@ -118,7 +120,9 @@ def refuse_settings_of_the_signs() -> None:
     context = click.get_current_context()
     for name in ("figure", "seeds", "damping", "steps"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UserError(f"--{name} is for the check by signs: leave out --{name} or --truth.")
+            raise UserError(
+                f"--{name} only applies to the check by signs: leave out --{name} or --truth."
+            )
 
 
 def left_out(data: Path | None, count: int, as_json: bool) -> None:
@@ -210,4 +214,6 @@ def draw(check: Any, what: str, path: Path) -> None:
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot draw {path}: {error}; give a PNG or SVG in a folder.") from error
+        raise UserError(
+            f"cannot draw {path}: {error}; name a .png or .svg file in a folder that exists."
+        ) from error

@@ -57,7 +57,7 @@ def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
         raise unknown("list", what, listings)
     for option, of in (("runs", "runs"), ("data", "benchmarks")):
         if what != of and typed(option):
-            raise UserError(f"--{option} is for `metasp list {of}`: leave it out.")
+            raise UserError(f"--{option} only applies to `metasp list {of}`: leave it out.")
     rows = listings[what]()
     if as_json:
         print(json.dumps({what: rows}))

@@ -66,9 +66,12 @@ def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None
 @label_option
 @task_option
 @click.option(
-    "--from", "file", type=click.Path(path_type=Path), help="CSV file with a column id: these."
+    "--from",
+    "file",
+    type=click.Path(path_type=Path),
+    help="CSV file with a column id: forget the examples that it names.",
 )
-@click.option("--reason", default="", help="Why; kept in the record of removals.")
+@click.option("--reason", default="", help="Reason that is kept in the record of removals.")
 @data_option
 @json_option
 def forget(
@@ -89,7 +92,7 @@ def forget(
     picked = label is not None or task is not None
     if [bool(ids), picked, file is not None].count(True) != 1:
         raise UserError(
-            "give what to forget: ids, or --from, or --label and --task, but only one of these."
+            "name what to forget in one way: by ids, by --from, or by --label and --task."
         )
     if file is not None:
         ids = tuple(read_rows(file, MOST, labelled=False))

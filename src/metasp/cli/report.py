@@ -56,15 +56,18 @@ ONLY_FOR = {  # options that other tables would ignore
               show_default=True)  # fmt: skip
 @click.option("--against", help="Row or method that the others are tested against "
               "[default: metasp-robust or metasp-rehsel].")  # fmt: skip
-@click.option("--holm", is_flag=True, help="Let the marks go by the p-values after Holm's "
-              "correction.")  # fmt: skip
+@click.option("--holm", is_flag=True, help="Mark by the p-values after Holm's correction.")
 @click.option("--by", metavar="FIELD", help="One table for each metric, with a column for each "
               f"value of a field, such as memory; {STREAM!r} sets the streams of a benchmark side "
               "by side.")  # fmt: skip
 @click.option("--metric", type=OneOf(METRICS), multiple=True,
               help="Show this metric alone; may be repeated.")  # fmt: skip
 @click.option("--paper", is_flag=True, help="Add the published figures and the difference.")
-@click.option("--check", type=click.Path(path_type=Path), help="Influence table: a stored check.")
+@click.option(
+    "--check",
+    type=click.Path(path_type=Path),
+    help="For --table influence: the file of a stored check.",
+)
 @click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
 def command(
     runs: tuple[Path, ...],
@@ -81,15 +84,17 @@ def command(
     """Tables of RUNS: run directories, or folders of them. Scores are in percent, over seeds."""
     for name, tables_ in ONLY_FOR.items():
         if table not in tables_ and click.get_current_context().params[name]:
-            raise UserError(f"--{name} is for --table {' or '.join(tables_)}: leave it out.")
+            only = " or ".join(tables_)
+            raise UserError(f"--{name} only applies to --table {only}: leave it out.")
     if by is not None and paper:
         raise UserError("--by and --paper make different tables: give one of them.")
     if as_json_ and form not in ("terminal", "json"):
         raise UserError(f"--json and --format {form} ask for two formats: give one of them.")
     form = "json" if as_json_ else form
     if table == "influence" and runs:
-        raise UserError("the influence table shows a stored check (--check), not runs: "
-                        "leave those out.")  # fmt: skip
+        raise UserError(
+            "the influence table shows a stored check (--check), not runs: leave the runs out."
+        )
     found = Gathered([]) if table == "influence" else usable(runs)
     tidy = form in ("csv", "json")  # for programs, which want each number once
     if table == "influence":

@@ -58,17 +58,19 @@ def ray_options(function: Callable[..., Any]) -> Callable[..., Any]:
             **share,
             default=0.0,
             show_default=True,
-            help="More than 0: device auto is cuda.",
+            help="GPUs of each run; with more than 0, device auto means cuda.",
         ),
         click.option(
-            "--shared", is_flag=True, help="Every node sees the runs folder: fetch nothing."
+            "--shared",
+            is_flag=True,
+            help="Every node sees the folder of runs, so nothing is fetched.",
         ),
         click.option(
             "--retries",
             type=retries,
             default=3,
             show_default=True,
-            help="For a run whose worker or node is lost.",
+            help="How often a run is started again whose worker or node is lost.",
         ),
     ]
     for option in reversed(options):
@@ -137,8 +139,10 @@ def refuse_what_belongs_elsewhere(on: str) -> None:
         if typed(name):
             flag = f"--{name.replace('_', '-')}"
             if on == "local":
-                raise UserError(f"{flag} is for --on ray: add that, or leave it out.")
-            raise UserError(f"{flag} is for runs on this machine: leave out {flag} or --on {on}.")
+                raise UserError(f"{flag} only applies with --on ray: add that, or leave it out.")
+            raise UserError(
+                f"{flag} only applies to runs on this machine: leave out {flag} or --on {on}."
+            )
 
 
 def plan(

@@ -38,8 +38,8 @@ class Change:
         self.detector, self.losses = self.make(), [float(loss) for loss in losses]
         if not hasattr(self.detector, "update") or not hasattr(self.detector, "drift_detected"):
             raise UserError(
-                f"detector gave a {type(self.detector).__name__}: give a class of drift detectors, "
-                "such as river.drift.ADWIN, or a function that makes one."
+                f"detector returned a {type(self.detector).__name__}: pass a class of drift "
+                "detectors, such as river.drift.ADWIN, or a function that makes one."
             )
         for loss in self.losses:
             self.detector.update(loss)

@@ -113,7 +113,7 @@ def check_stopping(name: str, recipe: Recipe) -> None:
     """Refuse to stop a method early that plans its steps itself."""
     if recipe.kind.own_schedule:
         raise UserError(
-            f"{name} trains by a schedule of its own, which has an end: leave out the validation."
+            f"{name} follows a schedule of its own and cannot stop early: leave out the validation."
         )
 
 
@@ -301,7 +301,8 @@ def choose_device(wanted: str) -> torch.device:
         raise UserError(f"unknown device {wanted!r}: use auto, cpu, cuda, cuda:N or mps.") from None
     if device.type == "cuda" and (device.index or 0) >= max(1, torch.cuda.device_count()):
         raise UserError(
-            f"this machine has no {wanted}: it has {torch.cuda.device_count()} of them."
+            f"this machine has no {wanted}: its number of CUDA devices is "
+            f"{torch.cuda.device_count()}."
         )
     usable = {
         "cpu": True,

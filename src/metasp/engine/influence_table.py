@@ -49,7 +49,7 @@ def influence_columns(
 
 def score_columns(learner: TrainingContext, task: Task) -> Mapping[str, Sequence[Any]]:
     """One row for each training example of a task that was in an update: how it fared in them, and
-    which class the model gave it last. Nothing where labels are no classes, or for a method that
+    which class the model gave it last. Nothing where labels are not classes, or for a method that
     does not train by `update`."""
     tally, train = learner.tally, task.train
     place, known = tally.rows(train.ids)
@@ -82,7 +82,7 @@ def predicted_labels(
     learner: TrainingContext, seen: Sequence[Task], ids: Sequence[int]
 ) -> list[int | None]:
     """The class, of all seen, that the model as it stands gives each example; None for one that is
-    no longer at hand, or where labels are no classes. It looks without augmentation and in eval
+    no longer at hand, or where labels are not classes. It looks without augmentation and in eval
     mode, so that training goes on as if it had not looked."""
     wanted, found = set(ids), dict[int, int]()
     classes = sorted({label for task in seen for label in task.classes})

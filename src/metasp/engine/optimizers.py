@@ -132,7 +132,7 @@ class Schedule:
             self.scheduler, ReduceLROnPlateau
         ):
             raise UserError(
-                f"scheduler gave a {type(self.scheduler).__name__}: give a scheduler of "
+                f"scheduler returned a {type(self.scheduler).__name__}: return a scheduler of "
                 "torch.optim.lr_scheduler that needs nothing but the count of its steps."
             )
         with warnings.catch_warnings():  # that the optimizer took no step in between

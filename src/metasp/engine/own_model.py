@@ -40,7 +40,7 @@ def made(make: MakeModel, seed: int) -> nn.Module:
         np.random.seed(own % 2**32)
         model = make()
     if not isinstance(model, nn.Module):
-        raise UserError(f"model gave a {type(model).__name__}: return a torch.nn.Module.")
+        raise UserError(f"model returned a {type(model).__name__}: return a torch.nn.Module.")
     return model
 
 
@@ -91,8 +91,8 @@ def check_model(model: nn.Module, spec: RunSpec, recipe: Recipe, benchmark: Benc
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         reason = str(error).split("\n")[0][:120].rstrip(".")
         raise UserError(
-            f"the model cannot take the examples of {spec.benchmark} ({reason}): bring it to their "
-            "shape."
+            f"the model cannot take the examples of {spec.benchmark} ({reason}): make it fit "
+            "their shape."
         ) from error
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     classes = benchmark.source.classes

@@ -226,8 +226,8 @@ class Trainer:
         for name, value in tensors.items():
             if not isinstance(value, Tensor):
                 raise UserError(
-                    f"{name} of the state is {value!r} and not a tensor, as all that is stored: "
-                    "make one of it, and take it back in restore()."
+                    f"{name} of the state is {value!r}, and only tensors are stored: make it a "
+                    "tensor, and turn that back in restore()."
                 )
         return tensors, asdict(self.position)
 
@@ -244,7 +244,7 @@ class Trainer:
         self.method.restore(part("method"))
         ledger = self.learner.ledger
         self.learner.ledger = ledger.from_state(part("ledger"), ledger.extra)
-        if tally := part("tally"):  # runs of before have none
+        if tally := part("tally"):  # older runs have none
             self.learner.tally = Tally.from_state(tally)
         if self.learner.weigh is not None:
             self.learner.weigh.restore(part("weigh"))
@@ -342,8 +342,8 @@ class Trainer:
             report = phase.step(new) if phase.step else self.method.step(new, phase)
         if not isinstance(report, Step):
             raise UserError(
-                f"the step of {type(self.method).__name__} gave {report!r}: it must return what "
-                "`learner.update` gives."
+                f"the step of {type(self.method).__name__} returned {report!r}: it must return "
+                "what `learner.update` returns."
             )
         if self.method.offers(epoch):
             self._offer(new, task)

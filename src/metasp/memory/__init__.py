@@ -76,7 +76,7 @@ SELECTIONS: dict[str, Selection] = {
     ),
     "herding": by_features("herding", "class-balanced, their mean nearest to that of the class"),
     "herding-online": by_features(
-        "herding", "the same, and until a task ends a share of it as it comes", meanwhile="filling"
+        "herding", "the same, and a share of the present task until it ends", meanwhile="filling"
     ),
     "herding-low-loss": by_features(
         "herding_low_loss", "the same, of the half of each class with the lower loss"

@@ -19,7 +19,7 @@ class Column:
 
     `of` is "scalar", a shape, or "outputs" or "features": what the model says of an example or what
     its head sees, whose width is that of the first rows written. Outputs become wider when a head
-    grows; rows of before then hold `blank` in their new places. `blank` is also what an empty slot
+    grows; older rows then hold `blank` in their new places. `blank` is also what an empty slot
     holds, and a slot whose writer gives no value."""
 
     name: str

@@ -137,7 +137,7 @@ def worst_of(slots: list[int], quota: int, memory: Memory, harm: Tensor) -> list
 
 
 def classes_in(memory: Memory, slots: list[int]) -> list[int]:
-    """The class in each slot; the same for all where labels are no classes (regression)."""
+    """The class in each slot; the same for all where labels are not classes (regression)."""
     if memory.labels.dim() > 1 or memory.labels.is_floating_point():
         return [0] * len(slots)
     return [int(label) for label in memory.labels[slots].tolist()]

@@ -156,7 +156,7 @@ def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> "Settin
     for key in values:
         if key not in known:
             if not known:
-                raise UserError(f"method {name!r} has no settings of its own, so no {key!r}.")
+                raise UserError(f"method {name!r} has no settings of its own: leave {key!r} out.")
             raise unknown(f"setting of method {name!r}", key, known)
     tuples = {e.name for e in fields(recipe.kind.Settings) if isinstance(e.default, tuple)}
     given = {k: tuple(v) if k in tuples and isinstance(v, list) else v for k, v in values.items()}
@@ -185,7 +185,7 @@ def settings_of_both(
             ways = [way for way, of in INFLUENCE.items() if key in own_settings(of)]
             if ways and recipe.influence:
                 raise UserError(
-                    f"{key} is a setting of influence, which method {name!r} does without: leave "
+                    f"{key} is a setting of influence, which method {name!r} does not use: leave "
                     f"it out, or add influence {' or '.join(ways)}."
                 )
             if ways:

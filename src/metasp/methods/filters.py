@@ -63,8 +63,8 @@ class LowLoss(Weigher):
         self.keep, self.epoch = torch.zeros(0, dtype=torch.bool), -1
         if self.settings.told and learner.told is None:
             raise UserError(
-                "nobody knows how many labels are wrong here, so the filter cannot be told: give "
-                "the share to drop instead."
+                "the true share of wrong labels is not known for this data, so --told has nothing "
+                "to go by: give the share to drop instead."
             )
 
     def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:

@@ -21,7 +21,7 @@ NEUTRAL = 1.0  # the redundancy of a gradient that was compared with nothing
 @dataclass(frozen=True, kw_only=True)
 class GSSSettings(Settings):
     references: int = setting(
-        4, "Random memory examples with whose gradients a new one is compared.", min=1
+        4, "Random memory examples whose gradients a new one is compared with.", min=1
     )
     every_epoch: bool = setting(
         False, "Offer a task's examples to the memory in all of its epochs, not only the first."

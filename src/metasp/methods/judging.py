@@ -28,7 +28,9 @@ def judge(learner: TrainingContext, examples: Examples) -> Verdicts:
     """Judge raw examples. Nothing changes, and no random stream moves."""
     goal = goal_in_memory(learner)
     if goal is None:
-        raise UserError("the memory is empty, so nothing can be judged: learn or trust some first.")
+        raise UserError(
+            "the memory is empty, so nothing can be judged: learn or trust some examples first."
+        )
     seen, labels = seen_by(learner, examples), examples.labels.cpu()
     means = class_means(goal)
     among = possible_classes(labels, means.known)

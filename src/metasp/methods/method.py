@@ -154,7 +154,7 @@ class Method(ABC):
     def restore(self, state: Mapping[str, Tensor]) -> None:
         if state:
             raise UserError(
-                "what was stored was written by a version of metasp whose method kept other things "
+                "this was stored by a version of metasp whose method kept other things "
                 f"({', '.join(sorted(state))}): continue with that version, or start anew."
             )
 

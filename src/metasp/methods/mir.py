@@ -17,7 +17,7 @@ from metasp.types import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class MIRSettings(Settings):
-    candidates: int = setting(50, "Memory examples among which the harmed are sought.", min=1)
+    candidates: int = setting(50, "Memory examples that are searched for the most harmed.", min=1)
 
 
 @final
@@ -30,8 +30,8 @@ class MIR(Method):
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
         if settings.candidates <= memory_batch:
             raise UserError(
-                f"mir seeks the {memory_batch} most harmed (memory_batch) among "
-                f"{settings.candidates} candidates, so it would choose nothing: give more "
+                f"mir takes the {memory_batch} most harmed (memory_batch) of "
+                f"{settings.candidates} candidates, so it would take them all: give more "
                 "candidates, or use er."
             )
 

@@ -189,7 +189,7 @@ def _read(run: Path) -> dict[str, Any]:
         stored = json.loads(content_of(run / RECORD))
         version = stored["format"]
         if version == FORMAT and not _is_whole(stored):
-            raise ValueError("it is no record of what was forgotten")
+            raise ValueError("it is not a record of what was forgotten")
     except (FileNotFoundError, NotADirectoryError):
         return {"format": FORMAT, "complete": True, "records": []}
     except (ValueError, RecursionError, TypeError, KeyError) as error:

@@ -33,8 +33,8 @@ def newest_checkpoint(run: Path) -> int:
 
 def pack(run: Path) -> Parcel:
     """The files of a run, which may be running: checkpoints come before the log, so that the
-    log is never shorter than a checkpoint says. What disappears meanwhile is left out; where that
-    were every checkpoint, the parcel says nothing."""
+    log is never shorter than a checkpoint says. What disappears meanwhile is left out; if every
+    checkpoint does, the parcel is empty."""
     parcel, there = checkpoints_of(run), numbers_in(run / "checkpoint")
     if there and not parcel:  # replaced while we read: the new ones are there now
         parcel = checkpoints_of(run)
@@ -78,7 +78,7 @@ def unpack(run: Path, parcel: Mapping[str, bytes]) -> None:
 
 
 def rank(name: str) -> int:
-    """The place of a file in the order of writing; a name that is none of ours is refused."""
+    """The place of a file in the order of writing; a name that no file of a run has is refused."""
     for place, pattern in enumerate(FILES):
         if re.fullmatch(pattern, name):
             return place
