@@ -185,3 +185,16 @@ def test_what_a_method_says_of_itself(name):
     assert kind.lr > 0
     assert kind.selection is None or kind.selection in SELECTIONS
     assert import_module(kind.__module__).__doc__
+
+
+@pytest.mark.parametrize("name", ["agem", "gmed", "hal", "mir"])
+def test_in_bf16_a_method_with_passes_of_its_own_goes_nearly_the_same_way(name):
+    ways = {}
+    for precision in ("fp32", "bf16"):
+        trainer = digits(name, precision=precision, limit_per_class=6, epochs=1, lr=0.01)
+        start = weights(trainer)
+        train(trainer, 6)
+        assert trainer.position.task == 2
+        ways[precision] = weights(trainer) - start
+    assert not torch.equal(ways["fp32"], ways["bf16"])
+    assert torch.cosine_similarity(ways["fp32"], ways["bf16"], dim=0) > 0.9

@@ -179,3 +179,12 @@ def test_a_task_whose_every_label_is_of_another_one_leaves_no_anchor():
     assert torch.equal(trainer.method.anchors, before)
     trainer.method.end_task(trainer.tasks[2])
     assert len(trainer.method.anchors) > len(before)
+
+
+def test_a_forgotten_example_takes_its_anchor_along_and_no_other():
+    method = with_anchors(settings={"anchor_steps": 2}).method
+    anchors, ids, kept = method.anchors, method.anchors_ids, [0, 2, 3]
+    assert len(ids) == 4
+    method.forget(torch.tensor([int(ids[1]), 10_000]))
+    assert torch.equal(method.anchors_ids, ids[kept])
+    assert torch.equal(method.anchors, anchors[kept])

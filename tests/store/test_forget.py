@@ -77,3 +77,14 @@ def test_the_first_and_the_last_id_can_be_forgotten_and_no_other(tiny):
     assert datetime.fromisoformat(first["when"]).tzinfo is not None
     assert forgotten(run.path) == [0, LAST]
     assert not pending(run.path)
+
+
+def test_what_a_person_said_of_a_forgotten_example_goes_and_the_rest_stays(tiny):
+    directory = finish(tiny(method="er", epochs=1, limit_per_class=4, memory=10))
+    file = directory.verdicts
+    file.write_text("label, ID\n1,3\n2, 5\n,33\n", encoding="utf-8")
+    directory.forget([5, 7])
+    assert file.read_bytes() == b"label, ID\r\n1,3\r\n,33\r\n"
+    before = file.stat().st_mtime_ns
+    directory.forget([9])
+    assert file.stat().st_mtime_ns == before  # nothing of it was there
