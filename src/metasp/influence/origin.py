@@ -90,10 +90,10 @@ def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[Non
     """
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     by = {id(named[name]): value for name, value in values.items()}
-    slots: list[tuple[Any, str, Tensor | None]]
-    slots = [(held, key, tensor) for module in model.modules()
-             for held in (module._parameters, module._buffers)
-             for key, tensor in held.items() if id(tensor) in by]  # fmt: skip
+    slots: list[tuple[Any, str, Tensor | None]] = []
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            slots += [(held, key, tensor) for key, tensor in held.items() if id(tensor) in by]
     # Hooks of older kinds (pruning, spectral norm) leave what they make of a parameter as a plain
     # attribute.
     made = [(vars(module), key, value) for module in model.modules() if module._forward_pre_hooks

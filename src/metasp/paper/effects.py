@@ -28,11 +28,10 @@ def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
         for each in rest:
             found.setdefault(each, []).append(row)
     several = sorted((rows for rows in found.values() if len(rows) > 1), key=len, reverse=True)
-    whole = [
-        rows
-        for place, rows in enumerate(several)
-        if not any(all(row in other for row in rows) for other in several[:place])
-    ]
+    whole: list[list[Configuration]] = []
+    for rows in several:
+        if not any(all(row in other for row in rows) for other in whole):
+            whole.append(rows)
     return [sorted(rows, key=lambda row: float(flat(row.spec)[keys[0]])) for rows in whole]
 
 

@@ -54,15 +54,12 @@ class Configuration:
         return {seed: value for seed, value in sorted(found.items()) if value is not None}
 
 
-@dataclass(frozen=True)
-class Group:
-    """The configurations that can be compared: one stream of data, one memory. `variant` says
-    how the data differs from that of the benchmark's other groups."""
+class Titled:
+    """What is said of one benchmark, one memory and one variant of the data."""
 
     benchmark: str
     memory: int | None
-    rows: tuple[Configuration, ...]
-    variant: str = ""
+    variant: str
 
     @property
     def title(self) -> str:
@@ -73,6 +70,17 @@ class Group:
     def slug(self) -> str:
         memory = "" if self.memory is None else f"m{self.memory}"
         return file_stem(self.benchmark, memory, self.variant)
+
+
+@dataclass(frozen=True)
+class Group(Titled):
+    """The configurations that can be compared: one stream of data, one memory. `variant` says
+    how the data differs from that of the benchmark's other groups."""
+
+    benchmark: str
+    memory: int | None
+    rows: tuple[Configuration, ...]
+    variant: str = ""
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:

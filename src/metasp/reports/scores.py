@@ -134,6 +134,19 @@ def as_row(group: Group, scenario: str, entry: Entry) -> dict[str, Any]:
         "benchmark": group.benchmark,
         "memory": group.memory,
         "data": group.variant,
+        **score_as_row(scenario, entry),
+        "missing_seeds": " ".join(str(s) for s in group.seeds if s not in entry.row.runs),
+        **tested_as_row(entry),
+        "published": published.mean if published else None,
+        "published_std": published.std if published else None,
+        "difference": summary.mean - published.mean if summary and published else None,
+    }
+
+
+def score_as_row(scenario: str, entry: Entry) -> dict[str, Any]:
+    """A number of a row, and what it is."""
+    summary = entry.summary
+    return {
         "scenario": SCENARIO_WORDS[scenario],
         "label": entry.row.label,
         "method": entry.row.method,
@@ -142,11 +155,6 @@ def as_row(group: Group, scenario: str, entry: Entry) -> dict[str, Any]:
         "mean": summary.mean if summary else None,
         "std": summary.std if summary else None,
         "seeds": len(entry.row.seeds),
-        "missing_seeds": " ".join(str(s) for s in group.seeds if s not in entry.row.runs),
-        **tested_as_row(entry),
-        "published": published.mean if published else None,
-        "published_std": published.std if published else None,
-        "difference": summary.mean - published.mean if summary and published else None,
     }
 
 

@@ -10,11 +10,11 @@ from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import (
     Configuration,
     Runs,
+    Titled,
     by_benchmark,
     by_memory,
     common_ground,
     configurations,
-    file_stem,
     first,
     identity,
 )
@@ -40,8 +40,14 @@ from metasp.reports.reference import (
     mark_best,
     reference_of,
 )
-from metasp.reports.schedules import schedule_marks, schedule_of
-from metasp.reports.scores import difference_cell, difference_notes, score_cell, tested_as_row
+from metasp.reports.schedules import schedule_marks
+from metasp.reports.scores import (
+    difference_cell,
+    difference_notes,
+    score_as_row,
+    score_cell,
+    tested_as_row,
+)
 from metasp.reports.table import Cell, Table
 
 STREAM = "stream"  # not a field: all that makes the data of two runs of one benchmark differ
@@ -61,7 +67,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Swept:
+class Swept(Titled):
     """What belongs in one table: values of a field, in their order and in words, and the rows."""
 
     benchmark: str
@@ -71,16 +77,6 @@ class Swept:
     values: tuple[Any, ...]
     words: tuple[str, ...]
     lines: tuple[Line, ...]
-
-    @property
-    def title(self) -> str:
-        memory = "" if self.memory is None else f"memory {self.memory}"
-        return ", ".join(filter(None, (self.benchmark, memory, self.variant)))
-
-    @property
-    def slug(self) -> str:
-        memory = "" if self.memory is None else f"m{self.memory}"
-        return file_stem(self.benchmark, memory, self.variant)
 
     @property
     def rows(self) -> list[Configuration]:
@@ -274,21 +270,13 @@ def axis_words(table: Swept) -> str:
 
 def as_row(table: Swept, scenario: str, place: int, entry: Entry) -> dict[str, Any]:
     """A number of the table with everything known about it."""
-    summary = entry.summary
     return {
         "benchmark": table.benchmark,
         "memory": table.memory,
         "data": table.variant,
         "by": table.field,
         "value": table.values[place],
-        "scenario": SCENARIO_WORDS[scenario],
-        "label": entry.row.label,
-        "method": entry.row.method,
-        "schedule": schedule_of(entry.row),
-        "metric": entry.metric,
-        "mean": summary.mean if summary else None,
-        "std": summary.std if summary else None,
-        "seeds": len(entry.row.seeds),
+        **score_as_row(scenario, entry),
         **tested_as_row(entry),
     }
 

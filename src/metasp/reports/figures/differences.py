@@ -77,8 +77,10 @@ def forest(
         panel.grid(axis="y", visible=False)
         panel.tick_params(axis="y", length=0)
         panel.set(title=scenario, xlabel="points", ylim=(place - 0.4, -0.6))
-    labels = [words for heading, part in first.items()
-              for words in ([""] if heading else []) + [line.label for line in part]]  # fmt: skip
+    labels = list[str]()
+    for heading, part in first.items():
+        labels += [""] if heading else []
+        labels += [line.label for line in part]
     axes[0][0].set_yticks(range(len(labels)), labels)
     figure.suptitle(title, fontsize=9)
     figure.supxlabel(CAPTION, fontsize=7)
