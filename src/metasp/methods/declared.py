@@ -4,9 +4,10 @@ import ast
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from metasp.lazy import load
 from metasp.spec import setting
 
 BASE = "metasp.methods.method:Method"
-TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+TYPES: dict[str, Any] = {
+    "int": int, "float": float, "str": str, "bool": bool, "None": type(None),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,10 @@ def declared(place: "str | type[Any]") -> Declared:
     read, not run; where its declarations are not plain, it is loaded after all."""
     if not isinstance(place, str):
         return of_class(place)
-    if place.partition(":")[0] in sys.modules:
-        return of_class(load(place))
-    try:
-        return of_source(place)
-    except NotPlain:
-        return of_class(load(place))
+    if place.partition(":")[0] not in sys.modules:
+        with suppress(NotPlain):
+            return of_source(place)
+    return of_class(load(place))
 
 
 def of_class(kind: type[Any]) -> Declared:
@@ -52,19 +53,16 @@ def of_class(kind: type[Any]) -> Declared:
 def of_source(place: str) -> Declared:
     """The same from the file that defines the class."""
     tree = parsed(place)
-    kind = class_in(tree, place.partition(":")[2])
-    own, base = assigned(kind), assigned(class_in(parsed(BASE), "Method"))
-    if [ast.unparse(parent) for parent in kind.bases] != ["Method"]:
-        raise NotPlain
-    lines = (ast.get_docstring(tree) or "").split("\n")
-    chosen = value_of(own.get("selection", base["selection"]))
-    if "Settings" not in own:
-        return Declared(lines[0], chosen, make_dataclass("Settings", []))
-    settings = class_in(tree, ast.unparse(own["Settings"]))
-    if [ast.unparse(parent) for parent in settings.bases] != ["Settings"]:
-        raise NotPlain
-    entries = [field_of(node) for node in settings.body if isinstance(node, ast.AnnAssign)]
-    return Declared(lines[0], chosen, make_dataclass(settings.name, entries, kw_only=True))
+    own = assigned(class_in(tree, place.partition(":")[2], "Method"))
+    selection = (
+        own.get("selection") or assigned(class_in(parsed(BASE), "Method", "ABC"))["selection"]
+    )
+    what = (ast.get_docstring(tree) or "").split("\n")[0]
+    entries = []
+    if "Settings" in own:
+        body = class_in(tree, ast.unparse(own["Settings"]), "Settings").body
+        entries = [field_of(node) for node in body if isinstance(node, ast.AnnAssign)]
+    return Declared(what, value_of(selection), make_dataclass("Settings", entries, kw_only=True))
 
 
 def parsed(place: str) -> ast.Module:
@@ -74,44 +72,37 @@ def parsed(place: str) -> ast.Module:
     return ast.parse(Path(found.origin).read_text(encoding="utf-8"))
 
 
-def class_in(tree: ast.Module, name: str) -> ast.ClassDef:
+def class_in(tree: ast.Module, name: str, parent: str) -> ast.ClassDef:
+    """A class of that name with that parent alone."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return node
+            parents = [ast.unparse(base) for base in node.bases]
+            if parents == [parent]:
+                return node
     raise NotPlain
 
 
-def assigned(kind: ast.ClassDef) -> Mapping[str, ast.expr]:
+def assigned(kind: ast.ClassDef) -> dict[str, ast.expr]:
     """The values of a class's attributes, as written."""
-    found: dict[str, ast.expr] = {}
+    found = dict[str, ast.expr]()
     for node in kind.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            found[node.target.id] = node.value
-        elif isinstance(node, ast.Assign):
-            found |= {t.id: node.value for t in node.targets if isinstance(t, ast.Name)}
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {ast.unparse(target): node.value for target in targets}
     return found
 
 
 def field_of(node: ast.AnnAssign) -> tuple[str, Any, Any]:
-    """A field that is written `name: type = setting(default, "Help.", min=…)`."""
-    call = node.value
+    """A field that is written `name: type = setting(default, "Help.", min=…)`, where the type is
+    one of TYPES or a union of them."""
+    call, types = node.value, ast.unparse(node.annotation).split(" | ")
     if not isinstance(call, ast.Call) or ast.unparse(call.func) != "setting":
+        raise NotPlain
+    if not TYPES.keys() >= set(types):
         raise NotPlain
     given = {word.arg: value_of(word.value) for word in call.keywords if word.arg}
     made = setting(*(value_of(part) for part in call.args), **given)
-    return ast.unparse(node.target), type_of(node.annotation), made
-
-
-def type_of(node: ast.expr) -> Any:
-    """int, float, str, bool, None and unions of them."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return type_of(node.left) | type_of(node.right)
-    words = ast.unparse(node)
-    if words == "None":
-        return type(None)
-    if words not in TYPES:
-        raise NotPlain
-    return TYPES[words]
+    return ast.unparse(node.target), reduce(or_, (TYPES[name] for name in types)), made
 
 
 def value_of(node: ast.expr) -> Any:
