@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from metasp.benchmarks import load_benchmark
-from metasp.engine.from_spec import LARGE, complete, faster_channels_last
+from metasp.engine.from_spec import LARGE, choose_device, complete, faster_channels_last
 from metasp.errors import UserError
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec
@@ -114,3 +114,16 @@ def test_the_memory_holds_every_class_and_no_more_than_is_cheap():
 def test_other_data_is_refused():
     with pytest.raises(UserError, match="is not what this run was started with"):
         completed(data_digest="0123")
+
+
+def test_a_device_is_there_or_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(UserError, match="no cuda:2: its number of CUDA devices is 2"):
+        choose_device("cuda:2")
+    with pytest.raises(UserError, match="unknown device 'gpu'"):
+        choose_device("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="no usable cuda device"):
+        choose_device("cuda")

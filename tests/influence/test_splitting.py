@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from metasp.influence.parallel import Ranks
+from metasp.influence.shares import Share, copied, gathered, taken, total
 from tests.influence.splitting_worker import compute
 from tests.influence.test_parallel import torchrun
 
@@ -23,3 +26,21 @@ def test_values_and_derivatives_of_every_order_are_those_of_one_process(tmp_path
             msg=lambda words, name=name: f"{name}: {words}",
         )  # fmt: skip
     assert any(name.endswith("path/tape") for name in whole)
+
+
+def test_the_maps_between_shares_and_the_whole_have_derivatives_of_all_kinds():
+    """Against finite differences, backward, forward and twice; one process is enough for that."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        ranks = Ranks()
+
+        def there_and_back(x):
+            share = Share(ranks, len(x))
+            (same,) = copied(ranks, (x,))
+            return gathered(share, taken(share, same).sin()) * total(ranks, x.cos().sum(0))
+
+        x = torch.randn(3, 2, dtype=torch.double, requires_grad=True)
+        assert torch.autograd.gradcheck(there_and_back, x, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(there_and_back, x, check_fwd_over_rev=True)
+    finally:
+        dist.destroy_process_group()
