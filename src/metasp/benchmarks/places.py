@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,19 @@ def local_folder(data: Path | None, *names: str) -> Path | None:
             raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
     places = [data / part for name in names for part in (name, name.split("/")[-1])]
     return next((place for place in places if place.is_dir()), None)
+
+
+def own_place(path: str, data: Path | None, is_there: Callable[[Path], bool]) -> Path:
+    """What a user's path names: as it stands, or else in the folder of data sets."""
+    try:
+        place = Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"the home directory in {path} is not known: write the whole path."
+        ) from error
+    if not is_there(place) and data is not None and not place.is_absolute():
+        return data / place
+    return place
 
 
 def digest_of(value: Any) -> str:

@@ -91,6 +91,12 @@ def held_out(labels: Tensor, class_names: Sequence[str], part: float = 0.2) -> T
     return chosen
 
 
+def default_tasks(classes: int) -> int:
+    """Five tasks where the classes allow it, else the nearest number that they do."""
+    fits = [count for count in range(2, classes + 1) if classes % count == 0]
+    return min(fits, key=lambda count: (abs(count - 5), count), default=1)
+
+
 def check_classes(source: Source) -> Source:
     """A source whose every class can be learned and tested, or one sentence about which cannot."""
     if source.classes < 2:

@@ -58,7 +58,13 @@ class RehearsalCallback(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) != 1:
             raise UserError("a rehearsal follows one optimizer: train with one.")
-        self.rehearsal.begin(pl_module, trainer.optimizers[0])
+        clips, way = trainer.gradient_clip_val or None, trainer.gradient_clip_algorithm
+        if clips and self.rehearsal.influence and way == "value":
+            raise UserError(
+                "the pseudo step of influence clips gradients by their norm and not by value: "
+                'train with gradient_clip_algorithm="norm", or without influence.'
+            )
+        self.rehearsal.begin(pl_module, trainer.optimizers[0], clips)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         self.rehearsal.remember()

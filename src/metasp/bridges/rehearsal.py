@@ -10,7 +10,6 @@ from metasp import trees
 from metasp.errors import UserError
 from metasp.influence import Ledger
 from metasp.influence.optimizers import elementwise
-from metasp.learner.data import LABELS
 from metasp.memory import SELECTIONS, Memory, Selection, selection
 from metasp.methods.context import Objective, Plan, TrainingContext
 from metasp.methods.er import ER
@@ -64,15 +63,21 @@ class Rehearsal:
         self._new: Batch | None = None
         self._restored = False
 
-    def begin(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """A training begins: a new task, unless a checkpoint has just said where it stands."""
+    def begin(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        clip_norm: float | None = None,
+    ) -> None:
+        """A training begins: a new task, unless a checkpoint has just said where it stands. The
+        training clips gradients to ``clip_norm``, if it is given, and so does the pseudo step."""
         if self.influence:
             elementwise(optimizer)
         device = next(model.parameters()).device
         self._context = TrainingContext(
             model=model, optimizer=optimizer, loss_fn=self.loss_fn, memory=self.memory,
             selection=self.keeps, transform=AsGiven(), streams=self.streams, plan=self.plan,
-            device=device, augment=False, augment_memory=False,
+            device=device, augment=False, augment_memory=False, clip_norm=clip_norm,
         )  # fmt: skip
         if not self._restored:
             self.task += 1
@@ -198,7 +203,7 @@ def detached(values: Tensor) -> Tensor:
 
 def label_key(batch: Mapping[str, object]) -> str:
     """Where a dictionary holds its labels."""
-    found = next((key for key in LABELS if key in batch), None)
+    found = trees.label_key(batch)
     if found is None:
         raise UserError(
             f"the batch has no labels ({', '.join(map(str, batch))}): put them in under `labels`."

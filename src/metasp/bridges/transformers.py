@@ -90,7 +90,7 @@ class _Memory(TrainerCallback):  # type: ignore[misc]
         optimizer = given["optimizer"]
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         assert isinstance(inner, torch.optim.Optimizer)
-        self.rehearsal.begin(given["model"], inner)
+        self.rehearsal.begin(given["model"], inner, args.max_grad_norm or None)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if state.is_world_process_zero:

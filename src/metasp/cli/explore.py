@@ -113,7 +113,7 @@ def drawer_of(run: RunDir, path: Path, built: Built) -> Drawer:
 def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, ...]]:
     """What the run's examples look like and the names of their classes, if the data is there."""
     from metasp.benchmarks import load_benchmark
-    from metasp.benchmarks.arrays import npz_texts
+    from metasp.benchmarks.origin import texts_of
     from metasp.trees import in_one
 
     try:
@@ -127,9 +127,7 @@ def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, 
         np.concatenate([getattr(part, name).numpy() for part in parts]) for name in ("ids", "rows")
     )
     inputs = in_one(parts[0].source).numpy()
-    texts = None
-    if spec.benchmark.startswith("arrays:"):
-        texts = npz_texts(spec.benchmark.partition(":")[2], data, len(inputs))
+    texts = texts_of(spec, data, len(inputs))
     if texts is not None:
         words = {identity: texts[row] for identity, row in zip(ids.tolist(), rows.tolist())}
         return Texts(words), benchmark.source.class_names

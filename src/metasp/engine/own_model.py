@@ -38,7 +38,13 @@ def made(make: MakeModel, seed: int) -> nn.Module:
         torch.manual_seed(own)
         random.seed(own)
         np.random.seed(own % 2**32)
-        model = make()
+        try:
+            model = make()
+        except TypeError as error:
+            raise UserError(
+                f"model cannot be made ({error}): give a function without arguments, for instance "
+                "model=lambda: MyNet(10)."
+            ) from error
     if not isinstance(model, nn.Module):
         raise UserError(f"model returned a {type(model).__name__}: return a torch.nn.Module.")
     return model

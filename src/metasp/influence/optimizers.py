@@ -370,8 +370,8 @@ def elementwise(optimizer: Optimizer) -> type[Optimizer]:
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise UserError(
             f"the {type(optimizer).__name__} has hooks around its step, for instance to clip "
-            "gradients, which the pseudo step would not take: remove them (sp_influence clips with "
-            "clip_norm=), or use a method without virtual steps, such as er."
+            "gradients, which the pseudo step would not take: remove them and clip with "
+            "clip_norm=, or use a method without virtual steps, such as er."
         )
     own = getattr(type(optimizer), STEPS_LIKE, type(optimizer))
     for kind in reversed(ELEMENTWISE):  # an AdamW is an Adam too

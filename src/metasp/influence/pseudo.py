@@ -177,6 +177,7 @@ def virtual_parameters(
     rule: "float | Rule | torch.optim.Optimizer",
     steps: int = 1,
     scope: Scope = None,
+    clip_norm: float | None = None,
 ) -> Named:
     """The parameters after ``steps`` steps on the batch's mean loss, by name.
 
@@ -185,7 +186,7 @@ def virtual_parameters(
     do not move (frozen, out of scope, unused) are not in the answer.
     """
     check_steps(steps)
-    plan = make_plan(model, rule, scope)
+    plan = make_plan(model, rule, scope, clip=clip_norm)
     device = next(iter(plan.params.values())).device
     batch = checked_pair(batch, device, "batch")
     with (

@@ -1,7 +1,7 @@
 """Whatever holds a user's examples, as aligned tensors."""
 
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -29,9 +29,6 @@ Columns = Rows | Mapping[str, object] | tuple[object, ...]
 Examples = Dataset[object] | DataLoader[object] | Iterable[object]
 Data = tuple[Columns, Rows] | Mapping[str, object] | Examples
 """What a learner learns from: inputs and labels, as columns, as examples or as batches."""
-
-LABELS = ("labels", "label", "label_ids")
-"""The keys under which a dictionary of columns holds the labels, the first that is there."""
 
 
 class Arrivals(NamedTuple):
@@ -161,7 +158,7 @@ def part_of(item: Any, what: str, collated: bool = False) -> Part:
     """An example, a batch or a whole data set: a pair, or a dictionary with the labels inside. In
     one that a loader has `collated`, a list is a tuple of columns: loaders make lists of them."""
     if isinstance(item, Mapping):
-        key = next((key for key in LABELS if key in item), None)
+        key = trees.label_key(item)
         if key is None:
             raise UserError(
                 f"the {what} holds a dictionary without labels ({', '.join(map(str, item))}): put "
@@ -197,13 +194,7 @@ def checked(found: Part, dtype: torch.dtype, what: str) -> Arrivals:
 
     whole = Arrivals(trees.each(plain, found.inputs), labels.detach().cpu(), names)
     columns = {f"inputs{place}": leaf for place, leaf in trees.named_leaves(whole.inputs).items()}
-    lengths = {name: len(leaf) if leaf.dim() else 0 for name, leaf in columns.items()}
-    if len({*lengths.values()}) > 1:
-        told = " and ".join(f"{length} of {name}" for name, length in [*lengths.items()][:3])
-        raise UserError(
-            f"the inputs of the {what} have different lengths, {told}: give one row of each per "
-            "example."
-        )
+    check_lengths(whole.inputs, f"the inputs of the {what}")
     for name, leaf in columns.items():
         if not leaf.dim() or not labels.dim() or len(leaf) != len(labels):
             raise UserError(
@@ -223,19 +214,61 @@ def checked(found: Part, dtype: torch.dtype, what: str) -> Arrivals:
     return whole
 
 
+def check_lengths(inputs: Tree, what: str) -> None:
+    """Raise unless all columns have a row for each example."""
+    columns = trees.named_leaves(inputs)
+    lengths = {place: len(leaf) if leaf.dim() else 0 for place, leaf in columns.items()}
+    if len({*lengths.values()}) > 1:
+        told = " and ".join(f"{n} of inputs{place}" for place, n in [*lengths.items()][:3])
+        raise UserError(f"{what} have different lengths, {told}: give one row of each per example.")
+
+
+def adopted(found: Arrivals, known: Sequence[str], learned: bool) -> tuple[Arrivals, list[str]]:
+    """What has come under the learner's own numbers, and all names with the new ones at the end.
+    `learned` says whether there were labels before, which must then have been of the same kind."""
+    if learned and bool(found.names) != bool(known):
+        raise other_kind(found, f"and were {kind_of(known)} before")
+    names = [*known, *(name for name in found.names if name not in known)]
+    return translated(found, names), names
+
+
+def translated(found: Arrivals, names: Sequence[str]) -> Arrivals:
+    """The same under the numbers of these names; others get numbers beyond, as classes that the
+    learner has not met."""
+    if bool(found.names) != bool(names):
+        raise other_kind(found, f"and the learner's classes are {kind_of(names)}")
+    if not names:
+        return found
+    more = [name for name in found.names if name not in names]
+    place = {name: number for number, name in enumerate([*names, *more])}
+    numbers = torch.tensor([place[name] for name in found.names])
+    return Arrivals(found.inputs, numbers[found.labels])
+
+
+def kind_of(names: Sequence[str]) -> str:
+    return "names" if names else "numbers"
+
+
+def other_kind(found: Arrivals, instead: str) -> UserError:
+    return UserError(
+        f"the labels are {kind_of(found.names)} {instead}: a learner keeps to one kind."
+    )
+
+
 def inputs_alone(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
     """Inputs without labels, as those that the memory holds, where it holds any."""
     if isinstance(x, Dataset | DataLoader):
         raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
     if isinstance(x, Mapping):
         known = held if isinstance(held, Mapping) else {}
-        x = {name: value for name, value in x.items() if name not in LABELS or name in known}
+        x = {name: value for name, value in x.items() if name not in trees.LABELS or name in known}
     inputs = tensor_of(x, "inputs") if isinstance(held, Tensor) else inputs_of(x, None, "inputs")
     inputs = trees.each(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
     found, one = trees.named_leaves(inputs), {} if held is None else trees.named_leaves(held)
     alone = [found[place].shape == leaf.shape[1:] for place, leaf in one.items() if place in found]
     if alone and all(alone):
         raise UserError("this is a single input without a batch around it: give x[None].")
+    check_lengths(inputs, "the inputs")
     return inputs
 
 

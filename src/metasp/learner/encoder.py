@@ -47,7 +47,7 @@ class FrozenEncoder:
         batch_size: int = 64,
     ) -> None:
         check_module(module)
-        if not gigabytes >= 0 or batch_size < 1:
+        if not isinstance(batch_size, int) or not gigabytes >= 0 or batch_size < 1:
             raise UserError(
                 "the cache of features needs gigabytes of 0 or more and a batch_size of 1 or more."
             )

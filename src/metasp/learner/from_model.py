@@ -86,6 +86,7 @@ def build(
         ),
         device=place,
         bf16=settings.precision == "bf16",
+        clip_norm=settings.clip_norm,
         compiled=hasattr(model, "_orig_mod")
         or getattr(model, "_compiled_call_impl", None) is not None,
     )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.learner.data import Arrivals
+from metasp.learner.checks import check_arrivals
+from metasp.learner.data import Arrivals, translated
 from metasp.learner.ids import ids_of
-from metasp.learner.names import translated
 from metasp.learner.view import numbers
 from metasp.methods.judging import Verdicts, judge
 from metasp.methods.tally import FATES
@@ -87,7 +87,12 @@ def judged(learner: "ContinualLearner", found: Arrivals, ids: Rows | None) -> pa
     """What is thought of the examples, as a table; it is noted in the learner's log."""
     if not found.are_classes:
         raise UserError("only labels that are classes can be judged: give class numbers or names.")
+    called = [*learner._names, *(name for name in found.names if name not in learner._names)]
     found = translated(found, learner._names)
+    encoder = learner._parts.encoder
+    if encoder is not None and learner.settings.keep == "features":
+        found = found._replace(inputs=encoder.for_model(found.inputs).cpu())
+    check_arrivals(learner._trainer.learner, found, learner._trainer.tasks, learner._learned)
     context = learner._trainer.learner
     names = torch.full((len(found.labels),), UNNAMED)
     if ids is not None:
@@ -96,7 +101,7 @@ def judged(learner: "ContinualLearner", found: Arrivals, ids: Rows | None) -> pa
     unknown = torch.full((len(names),), torch.nan)
     what = torch.full_like(names, WHAT.index(JUDGED))
     learner._audit.add(names, learner.tasks, what, verdicts.wrong, unknown)
-    return as_table(verdicts, found.labels, names, learner._names)
+    return as_table(verdicts, found.labels, names, called)
 
 
 def as_table(verdicts: Verdicts, labels: Tensor, ids: Tensor, names: Sequence[str]) -> pa.Table:

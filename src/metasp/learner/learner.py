@@ -18,7 +18,7 @@ from metasp.engine.stopping import PATIENCE
 from metasp.errors import UserError
 from metasp.events import Event
 from metasp.influence import Ledger
-from metasp.learner import files, intake, observing, showing
+from metasp.learner import files, learning, observing, showing
 from metasp.learner.data import (
     Arriving,
     Columns,
@@ -28,6 +28,7 @@ from metasp.learner.data import (
     held_out_of,
     inputs_alone,
     read,
+    translated,
 )
 from metasp.learner.encoder import FrozenEncoder
 from metasp.learner.from_model import (
@@ -40,9 +41,6 @@ from metasp.learner.from_model import (
 from metasp.learner.head import head_layer
 from metasp.learner.ids import Ids, check_order, whole_numbers
 from metasp.learner.judging import Audit, judged
-from metasp.learner.learning import task_events
-from metasp.learner.names import translated
-from metasp.learner.progress import shown
 from metasp.learner.records import Records
 from metasp.learner.settings import (
     Augment,
@@ -140,7 +138,7 @@ class ContinualLearner:
         is interrupted, the learner is as before."""
         stream = self.stream(dataset, ids, test, trusted, validation, patience)
         with closing(stream) as events:
-            for _ in shown(events, self._trainer) if progress else events:
+            for _ in learning.shown(events, self._trainer) if progress else events:
                 pass
         return self
 
@@ -171,7 +169,7 @@ class ContinualLearner:
             self._random.restore(before)
             raise
         self._trainer.stopping.patience = checked_patience(patience)
-        events = task_events(self, Arriving(found, ids, tests, verified, held), before)
+        events = learning.task_events(self, Arriving(found, ids, tests, verified, held), before)
         self._stream = ref(events)
         return events
 
@@ -207,7 +205,7 @@ class ContinualLearner:
         and stay as long as it lasts. Gives their ids."""
         self._check_idle("trust")
         self._check_learned()
-        return intake.pin(self, read(examples, self._dtype, "trusted examples"))
+        return learning.pin(self, read(examples, self._dtype, "trusted examples"))
 
     def judge(self, examples: Data, ids: Rows | None = None) -> pa.Table:
         """What the model and the memory as they stand think of examples before they are learned.
@@ -332,7 +330,7 @@ class ContinualLearner:
             gone = [row["id"] for row in rows if predicate(row)]
         else:
             gone = sorted(whole_numbers(ids))
-        return intake.remove(self, gone, reason)
+        return learning.remove(self, gone, reason)
 
     def save(self, path: str | Path) -> None:
         """Write everything but the code to one file, in one step: after `load` learning goes on

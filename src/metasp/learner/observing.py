@@ -2,27 +2,30 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from metasp import trees
-from metasp.engine.mistakes import Diverged
+from metasp.engine.mistakes import BATCHNORM_NEEDS_TWO, Diverged
 from metasp.engine.observing import close, observe
 from metasp.errors import UserError
 from metasp.events import Event, TaskFinished
 from metasp.influence import Ledger
+from metasp.influence.checks import enough_values
 from metasp.learner.checks import check_arrivals, check_fit, check_names
-from metasp.learner.data import Arrivals
+from metasp.learner.data import Arrivals, adopted
 from metasp.learner.from_model import plan_for, task_of
 from metasp.learner.head import resize_head
 from metasp.learner.ids import ids_of
-from metasp.learner.intake import left_out, now
-from metasp.learner.learning import close_task
-from metasp.learner.names import adopted
+from metasp.learner.learning import close_task, left_out, now
 from metasp.learner.stored import modes, restore_modes
+from metasp.methods.context import TrainingContext
+from metasp.trees import Tree
 from metasp.types import Batch, Examples, Rows
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ def observe_batch(learner: "ContinualLearner", found: Arrivals, ids: Rows | None
     if encoder is not None:  # nothing is cached of a stream: nobody knows what will come again
         found = found._replace(inputs=encoder.for_model(found.inputs).cpu())
     check_arrivals(trainer.learner, found, trainer.tasks, learner._learned)
+    if len(names) == 1 and not len(trainer.learner.memory):
+        check_alone(trainer.learner, found.inputs)
     if opening or {*found.classes} - {*trainer.tasks[-1].classes}:
         grow(learner, found)
     learner._names, learner._next_id = class_names, max(learner._next_id, int(names.max()) + 1)
@@ -118,6 +123,22 @@ def check_online(learner: "ContinualLearner") -> None:
         raise UserError(
             "with an encoder a stream keeps features alone: make the learner with keep='features'."
         )
+
+
+def check_alone(context: TrainingContext, inputs: Tree) -> None:
+    """Raise if the model cannot be trained on one example alone: batch normalisation cannot."""
+    if any(isinstance(module, _BatchNorm) for module in context.model.modules()):
+        trial = deepcopy(context.model).eval()
+        for module in trial.modules():
+            if isinstance(module, _BatchNorm):
+                module.train()
+        here = trees.each(lambda t: t.to(context.device), inputs)
+        try:
+            with torch.no_grad(), enough_values(BATCHNORM_NEEDS_TWO):
+                trees.call(trial, context.transform(here))
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            if isinstance(error, UserError):  # what else is wrong is told later
+                raise
 
 
 def grow(learner: "ContinualLearner", found: Arrivals) -> None:

@@ -60,6 +60,9 @@ class LearnerSettings:
     settings: Mapping[str, object] = like(RunSpec, "settings")
     precision: str = like(RunSpec, "precision")
     compile: bool = like(RunSpec, "compile")
+    clip_norm: float | None = setting(
+        None, "The norm to which gradients are shortened before a step.", min=1e-12
+    )
     head: str | None = setting(None, "The linear layer that grows when new classes appear.")
     scheduler_step: str = setting(
         "epoch", "When the scheduler moves, in each task anew.", choices=("epoch", "step")
@@ -97,6 +100,14 @@ class LearnerSettings:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
+MADE = {
+    "optimizer": "optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4)",
+    "scheduler": "scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 5)",
+    "detector": "detector=lambda: river.drift.ADWIN()",
+}
+"""What is given as a function that makes it, with an example."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a learner is given as code; a saved learner is given it again."""
@@ -114,7 +125,11 @@ class Parts:
         for entry in fields(self):
             part = getattr(self, entry.name)
             if part is not None and not callable(part):
-                raise UserError(f"{entry.name} must be a function, not a {type(part).__name__}.")
+                kind = f"a function{' that makes one' if entry.name in MADE else ''}"
+                raise UserError(
+                    f"{entry.name} must be {kind}, not a {type(part).__name__} itself: give "
+                    f"{MADE.get(entry.name, kind)}."
+                )
 
     def check_scored(self, labels: Tensor, learned: Tensor) -> None:
         """Raise if labels to score against cannot be compared with what was learned from others; a

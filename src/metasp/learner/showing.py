@@ -1,6 +1,7 @@
 """What a learner shows of itself: suspects, the explorer's page, and a report."""
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ def known_scores(learner: "ContinualLearner") -> RunScores:
 
 def suspects_table(learner: "ContinualLearner", by: str | None, top: int | None) -> pa.Table:
     """The most suspect examples, one row each, the most suspect first."""
+    if top is not None and not is_count(top):
+        raise UserError(f"top is {top!r}: give a whole number of examples, or leave it out.")
     told = scores_of(learner)
     way = told.way(by)
     rows = [told.row(int(place)) for place in told.scores.suspects(way, top)]
@@ -62,6 +65,8 @@ def suspects_table(learner: "ContinualLearner", by: str | None, top: int | None)
 
 def page(learner: "ContinualLearner", words: Mapping[int, str] | None, limit: int) -> bytes:
     """The explorer's page of a learner."""
+    if not is_count(limit):
+        raise UserError(f"limit is {limit!r}: give a whole number of examples to show.")
     if not learner.classes:
         raise UserError("the explorer shows examples by class: learn a task with classes first.")
     records, settings = learner._records, learner.settings
@@ -104,6 +109,8 @@ def scenarios_of(learner: "ContinualLearner") -> dict[str, Any]:
 def material_of(learner: "ContinualLearner", words: Mapping[int, str] | None) -> Material:
     """What there is to look at: the words that are given, or else what the memory holds."""
     if words is not None:
+        if not isinstance(words, Mapping) or not all(map(is_count, words)):
+            raise UserError("words are texts by the ids of examples: give {id: text, …}.")
         return Texts({int(name): str(text) for name, text in words.items()})
     memory = learner._trainer.learner.memory
     if memory.inputs is None:
@@ -112,6 +119,11 @@ def material_of(learner: "ContinualLearner", words: Mapping[int, str] | None) ->
     return Examples(
         memory.ids.numpy()[slots], slots, trees.in_one(memory.inputs).cpu().float().numpy()
     )
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0 on."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def write_page(path: Path, content: bytes) -> None:

@@ -76,12 +76,12 @@ def from_file(
     for name, words in about["code"].items():
         if given.get(name) is None:
             raise UserError(
-                f"{path} was saved with a {name} of its own ({words}), and code is never stored: "
+                f"{path} was saved with its own {name} ({words}), and code is never stored: "
                 f"pass {name}= again."
             )
     if about["own_method"] and given["method"] is None:
         raise UserError(
-            f"{path} was saved with a method of its own ({about['method']}), and code is never "
+            f"{path} was saved with its own method ({about['method']}), and code is never "
             "stored: pass method= again."
         )
     method = given.pop("method") or about["method"]

@@ -133,7 +133,7 @@ def gradient_diverse(memory: Memory, offer: Offer, generator: torch.Generator) -
     if offer.redundancy is None:
         raise UserError(
             "the selection 'gradient-diverse' needs gradients of single examples, which only gss "
-            "computes: use --method gss, or another selection."
+            "computes: use the method gss, or another selection."
         )
     held = memory["redundancy"].double().nan_to_num(nan=1.0)  # what was compared with nothing
     free = memory.empty.tolist()

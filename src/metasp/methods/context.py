@@ -142,6 +142,7 @@ class TrainingContext:
     bf16: bool = False
     compiled: bool = False
     channels_last: bool = False
+    clip_norm: float | None = None  # the norm to which gradients are shortened before a step
     weigh: Weigher | None = None  # set to weigh (or only observe) every update of a method
     scored_by: Callable[[], Scoring] | None = None  # how the method predicts; None: by outputs
     current: Examples | None = None  # the training data of the task at hand
@@ -253,6 +254,12 @@ class TrainingContext:
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
+        self.step()
+
+    def step(self) -> None:
+        """One step of the optimizer along the gradients that there are."""
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self.optimizer.step()
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -118,6 +118,7 @@ class VerifiedOnly(Method):
 
     classes = True
     judges = True
+    boundaries = True
     observable = False
     schedules = False  # an epoch without replay has nothing verified
     needs_verified = True
@@ -139,7 +140,9 @@ class NothingNew(Weigher):
 
     def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
         if batch.size == learner.arrived:
-            raise UserError("verified-only has nothing to learn from: give --trusted 1 or more.")
+            raise UserError(
+                "verified-only has nothing to learn from: give it verified examples (`trusted`)."
+            )
         weighed = unweighed(learner, batch, objective)
         weights = weighed.weights.clone()
         weights[: learner.arrived] = 0

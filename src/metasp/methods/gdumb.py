@@ -113,7 +113,7 @@ class GDumb(Method):
         learner.optimizer.zero_grad()
         torch.autograd.backward(losses.mean())
         nn.utils.clip_grad_norm_(learner.model.parameters(), settings.clip)
-        learner.optimizer.step()
+        learner.step()
         return Step(float(losses.detach().mean()))
 
 

@@ -57,7 +57,7 @@ def descend_along(learner: TrainingContext, vector: Tensor) -> None:
     for parameter, part in zip(parameters, parts):
         if parameter.grad is not None or bool(part.any()):
             parameter.grad = part.view_as(parameter).to(parameter.dtype)  # one vector has one
-    learner.optimizer.step()
+    learner.step()
 
 
 def quiet_gradient(learner: TrainingContext, batch: Batch, portion: int | None = None) -> Tensor:
@@ -127,13 +127,14 @@ def example_gradients(learner: TrainingContext, batch: Batch) -> list[Tensor]:
 def after_virtual_step(learner: TrainingContext, batch: Batch) -> Named:
     """The parameters that the optimizer's next step on a prepared batch would give."""
     with statistics_for(learner.model, batch.size), learner.autocast():
-        pair = (batch.inputs, batch.labels)
-        return virtual_parameters(learner.model, loss_of(learner), pair, learner.optimizer)
+        pair, clip = (batch.inputs, batch.labels), learner.clip_norm
+        loss_fn = loss_of(learner)
+        return virtual_parameters(learner.model, loss_fn, pair, learner.optimizer, clip_norm=clip)
 
 
 def stepped(learner: TrainingContext, grads: Mapping[str, Tensor]) -> Named:
     """The parameters that the optimizer's next step along known gradients would give."""
-    plan = make_plan(learner.model, learner.optimizer).restrict(grads)
+    plan = make_plan(learner.model, learner.optimizer, clip=learner.clip_norm).restrict(grads)
     return plan.step(plan.params, dict(grads), plan.update.state).theta
 
 

@@ -73,7 +73,7 @@ class HAL(Method):
         torch.autograd.backward(losses.mean())
         if self.anchors is not None and len(self.anchors) > 1:  # a lone one has no statistics
             add_at_most_as_long(self.drift_gradient(self.anchors))
-        learner.optimizer.step()
+        learner.step()
         return Step(float(losses.detach().mean()))
 
     def drift_gradient(self, anchors: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
@@ -137,7 +137,7 @@ class HAL(Method):
     def forgetful(self) -> Named:
         """The parameters after one more epoch on the memory alone; the model stays as it is."""
         learner, model = self.learner, self.learner.model
-        plan = make_plan(model, learner.optimizer).cold()
+        plan = make_plan(model, learner.optimizer, clip=learner.clip_norm).cold()
         theta, state = dict(plan.params), plan.update.state
         order = learner.memory.draw(len(learner.memory), learner.streams["anchors"])
         origin = Origin.of(model, learner.device)

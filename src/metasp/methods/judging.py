@@ -68,7 +68,9 @@ def head_influence(seen: Seen, labels: Tensor, goal: Goal, part: Tensor) -> Tens
 
 
 def output_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The gradient of each row's cross-entropy by its outputs (n, classes)."""
+    """The gradient of each row's cross-entropy by its outputs (n, classes). A class that has no
+    output yet would take its part from all that are there."""
     gradients = outputs.softmax(1)
-    gradients[torch.arange(len(labels)), labels] -= 1
+    there = torch.nonzero(labels < outputs.shape[1]).flatten()
+    gradients[there, labels[there]] -= 1
     return gradients

@@ -140,6 +140,7 @@ class InfluenceWeights(Weigher):
                 steps=self.steps,
                 optimizer=learner.optimizer,
                 scope=self.scope,
+                clip_norm=learner.clip_norm,
                 recorded=recorded,
             )
         if recorded is None:

@@ -75,7 +75,7 @@ def packed(material: Material) -> tuple[dict[str, Any], list[str]]:
         return {"kind": "texts", "values": list(words.values()), "ids": list(words)}, []
     ids, inputs = material.ids.tolist(), material.inputs[material.rows]
     if not material.are_pictures:
-        flat = inputs.reshape(len(inputs), -1)
+        flat = inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:])))
         values = [[short(v) for v in row[:SHOWN_COLUMNS]] for row in flat.tolist()]
         return {"kind": "rows", "columns": flat.shape[1], "values": values, "ids": ids}, []
     tiles = thumbnails(inputs)
