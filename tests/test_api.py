@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import metasp
-from metasp.errors import UserError
+from metasp.errors import UserError, without_flags
 from tests.benchmarks.factories import class_folder_set
 from tests.helpers import ROOT
 from tests.learner.factories import (
@@ -76,3 +76,20 @@ def test_a_run_gives_the_number_of_threads_back(tmp_path):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_mistakes_in_python_name_keywords_and_not_flags(tmp_path):
+    small = {"runs": tmp_path, "limit_per_class": 4, "epochs": 1, "threads": 1}
+    for settings, words in (
+        ({"memory": 3}, "give `memory` 10 or more"),
+        ({"image_size": 4}, "`image_size` does not apply to the digits"),
+        ({"split_by": "column:angle"}, "use `split_by` class or order"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            metasp.run(method="er", **small, **settings)
+        assert "--" not in str(caught.value)
+    assert without_flags("as in `metasp run --lr 1`, a smaller --lr") == (
+        "as in `metasp run --lr 1`, a smaller `lr`"
+    )
+    with pytest.raises(UserError, match="cannot be made .*: give a function without arguments"):
+        metasp.run(method="er", model=lambda size: None, **small)

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict, Unpack, cast
 from metasp.benchmarks import Benchmark
 from metasp.console import text_console
 from metasp.engine.own_model import OWN, MakeModel
-from metasp.errors import UserError, unknown
+from metasp.errors import UserError, told_in_python, unknown
 from metasp.experiment import prepare
 from metasp.folders import default_data, default_runs
 from metasp.methods import METHODS
@@ -46,6 +46,7 @@ class RunResult(TypedDict):
     defaults: NotRequired[dict[str, object]]  # what the method does unless told otherwise
 
 
+@told_in_python
 def run(
     benchmark: str | Benchmark = "split-digits",
     *,

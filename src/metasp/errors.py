@@ -1,7 +1,13 @@
 """The one exception for a mistake that the user can correct."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class UserError(ValueError):
@@ -14,3 +20,30 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UserError(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}.")
+
+
+def told_in_python(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function, whose mistakes name keywords where the command line has flags."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except UserError as error:
+            words = without_flags(str(error))
+            if words == str(error):
+                raise
+            raise UserError(words) from error
+
+    return wrapped
+
+
+def without_flags(sentence: str) -> str:
+    """The sentence with ``--label-column`` as the keyword `label_column`; commands in it, which
+    stand between backquotes, stay."""
+    parts = sentence.split("`")
+    parts[::2] = [
+        re.sub(r"--([a-z][a-z-]*)", lambda flag: f"`{flag[1].replace('-', '_')}`", part)
+        for part in parts[::2]
+    ]
+    return "`".join(parts)

@@ -124,5 +124,11 @@ def test_dictionaries_and_mistakes(tmp_path):
     triples = DataLoader(TensorDataset(x, x, y), batch_size=30)
     with pytest.raises(UserError, match="a pair of inputs and labels"):
         lightning.Trainer(callbacks=[RehearsalCallback()], **quiet).fit(Module(), triples)
+    watched = RehearsalCallback(memory=20, influence=True)
+    lightning.Trainer(callbacks=[watched], gradient_clip_val=0.5, **quiet).fit(Named(), loader)
+    assert watched.rehearsal._running().clip_norm == 0.5
+    by_value = {"gradient_clip_val": 0.5, "gradient_clip_algorithm": "value"}
+    with pytest.raises(UserError, match="by their norm and not by value"):
+        lightning.Trainer(callbacks=[watched], **by_value, **quiet).fit(Named(), loader)
     with pytest.raises(UserError, match="not both"):
         RehearsalCallback(callback.rehearsal, memory=3)

@@ -45,13 +45,15 @@ def test_every_example_is_offered_once_and_replayed_after_the_new_ones():
     assert {*rehearsal.memory.tasks.tolist()} == {0, 1}
 
 
-def test_weights_are_those_of_the_influence():
-    """Against the influence itself, on the sets that the rehearsal's streams would draw."""
+@pytest.mark.parametrize("clip", [None, 0.01])
+def test_weights_are_those_of_the_influence(clip):
+    """Against the influence itself, on the sets that the rehearsal's streams would draw; it clips
+    gradients where the training does."""
     model = nn.Linear(64, 10)
     rehearsal = Rehearsal(memory=20, memory_batch=10, influence=True, window=40)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(2):
-        rehearsal.begin(model, optimizer)
+        rehearsal.begin(model, optimizer, clip)
         x, y = (part[:30] for part in pair(number))
         if number == 0:
             batch = rehearsal.extended(x, y, first_epoch=True)
@@ -72,7 +74,8 @@ def test_weights_are_those_of_the_influence():
     held = {row.numpy().tobytes() for row in memory.inputs}
     assert {row.numpy().tobytes() for row in old[0]} <= held
     assert {row.numpy().tobytes() for row in new[0]} <= {row.numpy().tobytes() for row in x}
-    found = released(measured(model, CROSS_ENTROPY, whole, old, new, optimizer=optimizer))
+    goals = (whole, old, new)
+    found = released(measured(model, CROSS_ENTROPY, *goals, optimizer=optimizer, clip_norm=clip))
     torch.testing.assert_close(batch.weights, found.weights)
     assert float(batch.weights.std()) > 0
 

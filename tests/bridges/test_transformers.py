@@ -69,6 +69,7 @@ def test_a_resumed_training_has_the_same_memory_and_weights(tmp_path, influence)
     def first():
         rehearsal, model = Rehearsal(memory=16, memory_batch=8, influence=influence), bert()
         trainer(model, rehearsal, 0, tmp_path / "first", epochs=1).train()
+        assert rehearsal._running().clip_norm == 1.0  # as a Trainer does unless told otherwise
         return rehearsal, model
 
     saving = {"save_strategy": "steps", "save_steps": 4}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from metasp import ContinualLearner, sp_influence
+from metasp import ContinualLearner, FrozenEncoder, sp_influence
 from metasp.errors import UserError
 from metasp.learner import judging
 from tests.learner.test_trusted import CENTRES, examples, net, pinned
@@ -128,3 +128,31 @@ def test_what_cannot_be_judged_is_one_sentence():
     bare.learn(examples([0, 1], 20, 1), progress=False)
     with pytest.raises(UserError, match="the memory is empty"):
         bare.judge(examples([0, 1], 5, 1))
+
+
+def test_classes_that_have_no_output_yet_and_features_can_be_judged(tmp_path):
+    """A new class is judged by what is known; with an encoder whose features alone are kept, as the
+    same features given as inputs."""
+    torch.manual_seed(0)
+    encoder, (x, y) = nn.Linear(6, 6).eval(), examples([0, 1], 40, 1)
+    names = [f"kind {label}" for label in y.tolist()]
+    with torch.no_grad():
+        features = encoder(x)
+
+    def learner(data, **given):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            model = nn.Sequential(nn.Linear(6, 2))
+        own = ContinualLearner(model, "er", memory=12, epochs=2, head="0", **given)
+        return own.learn((data, names), progress=False)
+
+    given = ["kind 1", "new", "kind 1", "new", "new"]
+    kept = {"encoder": FrozenEncoder(encoder, tmp_path), "keep": "features"}
+    one = learner(x, **kept).judge((x[:5], given))
+    two = learner(features).judge((features[:5], given))
+    assert one.column("label").to_pylist() == given
+    assert one.column("wrong").is_null().to_pylist() == [False, True, False, True, True]
+    for name in ("stability", "plasticity", "wrong", "looks_like"):
+        ours, theirs = (table.column(name).to_pylist() for table in (one, two))
+        told = [pytest.approx(v, rel=1e-3, abs=1e-5) if isinstance(v, float) else v for v in theirs]
+        assert ours == told

@@ -8,6 +8,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlat
 from metasp import ContinualLearner
 from metasp.errors import UserError
 from metasp.events import StepTaken
+from metasp.methods.gradients import after_virtual_step
+from metasp.types import Batch
 
 
 def adamw(params):
@@ -106,13 +108,17 @@ def other(params):
 
 WRONG = {
     "both": ({"lr": 0.1}, "lr and optimizer are both given"),
-    "an optimizer": ({"optimizer": torch.optim.SGD(model().parameters())}, "must be a function"),
+    "an optimizer": (
+        {"optimizer": torch.optim.SGD(model().parameters())},
+        "that makes one, not a SGD",
+    ),
     "no optimizer": ({"optimizer": lambda params: 3}, "returned a int"),
     "another model's": ({"optimizer": other}, "not the model's"),
     "lbfgs": ({"optimizer": torch.optim.LBFGS, "method": "er"}, "LBFGS looks at a loss many"),
     "rprop": ({"optimizer": torch.optim.Rprop}, "cannot follow Rprop"),
     "plateau": ({"scheduler": ReduceLROnPlateau}, "returned a ReduceLROnPlateau"),
     "its own": ({"scheduler": lambda o: CosineAnnealingLR(o, 3), "method": "gdumb"}, "of its own"),
+    "clip": ({"clip_norm": 0.0}, "clip_norm must be at least"),
     "when": ({"scheduler_step": "task"}, "scheduler_step"),
 }
 
@@ -132,13 +138,36 @@ def test_drops_of_the_rate_are_the_schedulers():
             learner(model(), lr_drop_at=(2,), **given)
 
 
-def test_a_hook_that_clips_is_refused_where_the_pseudo_step_would_miss_it():
-    def clipping(params):
-        kept = list(params)
-        made = torch.optim.AdamW(kept)
-        made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(kept, 0.1) and None)
-        return made
+def clipping(params):
+    kept = list(params)
+    made = torch.optim.SGD(kept, lr=0.1)
+    made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(kept, 0.1) and None)
+    return made
 
+
+@pytest.mark.parametrize("method", ["er", "agem"])
+def test_gradients_are_clipped_as_a_hook_of_the_optimizer_clips_them(method):
+    one, two, three = model(), model(), model()
+    learner(one, method, optimizer=clipping).learn(task(0), progress=False)
+    given = {"optimizer": None, "lr": 0.1}
+    learner(two, method, clip_norm=0.1, **given).learn(task(0), progress=False)
+    learner(three, method, **given).learn(task(0), progress=False)
+    assert torch.equal(weights(one), weights(two))
+    assert not torch.equal(weights(two), weights(three))
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_step_that_is_looked_ahead_to_is_the_step_that_is_taken(clip):
+    """What MIR and GMED go by, with an optimizer that has a state, and with clipped gradients."""
+    own = learner(model(), "mir", clip_norm=clip).learn(task(0), progress=False)
+    context, (x, y) = own._trainer.learner, task(0)
+    batch = context.prepare(Batch(x[:8], y[:8], torch.arange(8)))
+    ahead = after_virtual_step(context, batch)
+    context.update(batch)
+    for name, value in own.model.named_parameters():
+        torch.testing.assert_close(ahead[name], value.detach())
+
+
+def test_a_hook_that_clips_is_refused_where_the_pseudo_step_would_miss_it():
     with pytest.raises(UserError, match="hooks around its step, for instance to clip"):
         learner(model(), optimizer=clipping)
-    learner(model(), "er", optimizer=clipping).learn(task(0), progress=False)

@@ -4,7 +4,8 @@ import pytest
 from torch import nn
 
 from metasp.errors import UserError
-from tests.learner.factories import X, Y, pair, quick
+from tests.learner.factories import X, Y, everything, pair, quick
+from tests.learner.test_trees import TwoInputs
 
 
 class Normed(nn.Module):
@@ -16,6 +17,16 @@ class Normed(nn.Module):
 
     def forward(self, x):
         return self.fc(self.body(x))
+
+
+def known():
+    return quick(Normed(), "er").learn(pair(0, 8), progress=False)
+
+
+def in_halves():
+    x, y = pair(0, 8)
+    halves = {"left": x[:, :30], "right": x[:, 30:]}
+    return quick(TwoInputs(), "er").learn((halves, y), progress=False)
 
 
 def test_sentences_say_what_a_learner_can_do():
@@ -30,6 +41,16 @@ def test_sentences_say_what_a_learner_can_do():
         lambda: quick(Normed(), "er").learn((X[:3], [0, 1, None]), progress=False),
         lambda: quick(Normed(), "er").learn((X[:3], [0.0, 1.0, 2.0]), progress=False),
         lambda: quick(Normed(), "er", selection="rehsel"),
+        lambda: quick(Normed(), "verified-only").learn(pair(0, 8), progress=False),
+        lambda: quick(Normed(), "er", detector=3),
+        lambda: known().suspects(top=-1),
+        lambda: known().explore("page.html", limit=-1),
+        lambda: known().explore("page.html", words=["a word"]),
+        lambda: known().predict({"left": X[:3], "right": X[:2]}),
+        lambda: in_halves().predict({"left": X[:3, :30], "right": X[:2, 30:]}),
+        lambda: known().score((X[:3], ["a", "b", "a"])),
+        lambda: known().learn(pair(0, 8), test=(X[:2], ["a", "b"]), progress=False),
+        lambda: known().learn(pair(0, 8), validation=(X[:2], ["a", "b"]), progress=False),
     ):
         with pytest.raises(UserError) as found:
             mistake()
@@ -39,4 +60,24 @@ def test_sentences_say_what_a_learner_can_do():
     assert "'classifier'" in said[2]
     assert "known are body.0, fc" in said[2]
     assert "example 2 of the dataset has no label" in said[5]
+    assert "verified examples (`trusted`)" in said[8]
+    assert "detector=lambda: river.drift.ADWIN()" in said[9]
+    assert [words.split(":")[0] for words in said[10:12]] == ["top is -1", "limit is -1"]
+    assert "{id: text, …}" in said[12]
+    assert "a dictionary (left, right) and were one tensor before" in said[13]
+    assert "different lengths, 3 of inputs['left'] and 2 of inputs['right']" in said[14]
+    kinds = "the labels are names and the learner's classes are numbers"
+    assert all(sentence.startswith(kinds) for sentence in said[15:])
     assert not [sentence for sentence in said if "--" in sentence]
+
+
+def test_a_batch_of_one_that_batch_normalisation_refuses_changes_nothing():
+    learner = quick(Normed(), "er")
+    before = everything(learner)
+    with pytest.raises(UserError, match="batch normalisation"):
+        learner.observe((X[:1], Y[:1]))
+    assert everything(learner) == before
+    assert (learner.tasks, learner.batches, learner.classes) == (0, 0, ())
+    learner.observe((X[:8], Y[:8]))
+    learner.observe((X[8:9], Y[8:9]))  # with examples from memory there are enough
+    assert learner.batches == 2

@@ -12,7 +12,7 @@ from metasp import trees
 from metasp.benchmarks.arrays import array_source
 from metasp.benchmarks.benchmark import Benchmark, assemble
 from metasp.benchmarks.request import Request
-from metasp.errors import UserError, unknown
+from metasp.errors import UserError, told_in_python, unknown
 from metasp.spec import RunSpec, fields_with
 from metasp.typed import SplitKeywords
 from metasp.types import Rows
@@ -26,6 +26,7 @@ NOT_HERE = ("benchmark", "tasks", "data_digest", "label_column", "true_label_col
 SETTINGS = tuple(name for name in fields_with(RunSpec, role="data") if name not in NOT_HERE)
 
 
+@told_in_python
 def split(
     dataset: Pairs,
     *,

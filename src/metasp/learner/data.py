@@ -262,6 +262,11 @@ def inputs_alone(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
     if isinstance(x, Mapping):
         known = held if isinstance(held, Mapping) else {}
         x = {name: value for name, value in x.items() if name not in trees.LABELS or name in known}
+        if isinstance(held, Tensor):
+            raise UserError(
+                f"the inputs are a dictionary ({', '.join(map(str, x))}) and were one tensor "
+                "before: bring them to one kind."
+            )
     inputs = tensor_of(x, "inputs") if isinstance(held, Tensor) else inputs_of(x, None, "inputs")
     inputs = trees.each(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
     found, one = trees.named_leaves(inputs), {} if held is None else trees.named_leaves(held)
