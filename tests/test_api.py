@@ -91,5 +91,5 @@ def test_mistakes_in_python_name_keywords_and_not_flags(tmp_path):
     assert without_flags("as in `metasp run --lr 1`, a smaller --lr") == (
         "as in `metasp run --lr 1`, a smaller `lr`"
     )
-    with pytest.raises(UserError, match="cannot be made .*: give a function without arguments"):
+    with pytest.raises(UserError, match=r"cannot be made .*: give a function without arguments"):
         metasp.run(method="er", model=lambda size: None, **small)

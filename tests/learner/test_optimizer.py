@@ -3,7 +3,13 @@
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    StepLR,
+)
 
 from metasp import ContinualLearner
 from metasp.errors import UserError
@@ -119,6 +125,10 @@ WRONG = {
     "plateau": ({"scheduler": ReduceLROnPlateau}, "returned a ReduceLROnPlateau"),
     "its own": ({"scheduler": lambda o: CosineAnnealingLR(o, 3), "method": "gdumb"}, "of its own"),
     "clip": ({"clip_norm": 0.0}, "clip_norm must be at least"),
+    "made": ({"optimizer": lambda p: torch.optim.AdamW(p, lr=-1)}, "cannot be made .Invalid lear"),
+    "of matrices": ({"optimizer": torch.optim.Muon}, "cannot be made .Muon only supports 2D"),
+    "sparse": ({"optimizer": torch.optim.SparseAdam}, "no layer of the model gives them"),
+    "half made": ({"scheduler": lambda o: StepLR(o)}, "scheduler cannot be made"),
     "when": ({"scheduler_step": "task"}, "scheduler_step"),
 }
 
@@ -171,3 +181,13 @@ def test_a_step_that_is_looked_ahead_to_is_the_step_that_is_taken(clip):
 def test_a_hook_that_clips_is_refused_where_the_pseudo_step_would_miss_it():
     with pytest.raises(UserError, match="hooks around its step, for instance to clip"):
         learner(model(), optimizer=clipping)
+
+
+def test_a_schedule_that_ends_before_the_task_says_so_and_the_learner_is_as_before():
+    def short(optimizer):
+        return OneCycleLR(optimizer, 0.1, total_steps=4)
+
+    own = learner(model(), "er", scheduler=short, scheduler_step="step")
+    with pytest.raises(UserError, match=r"cannot go on .*as many moves as a task has"):
+        own.learn(task(0), progress=False)
+    assert own.tasks == 0

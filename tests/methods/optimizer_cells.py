@@ -27,11 +27,21 @@ from tests.killing import command, kill, kinds_of, load_all, spawn
 from tests.methods.factories import TELLING
 
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
-RATES = {"adadelta": 1.0, "lbfgs": 1.0}  # torch's own; all others learn with 0.02
+RATES = {"adadelta": 1.0, "lbfgs": 1.0, "radam": 0.1}  # all others learn with 0.02
 NAMED: dict[str, MakeOptimizer] = {name: kind.make for name, kind in OPTIMIZERS.items()}
 OTHERS: dict[str, MakeOptimizer] = {  # that only a learner can be given
     name: getattr(torch.optim, name)
-    for name in ("RAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "Adafactor", "LBFGS")
+    for name in (
+        "RAdam",
+        "Adamax",
+        "Adadelta",
+        "ASGD",
+        "Rprop",
+        "Adafactor",
+        "LBFGS",
+        "SparseAdam",
+        "Muon",
+    )
 }
 MAKES = {
     name: partial(make, lr=RATES.get(name.lower(), 0.02))

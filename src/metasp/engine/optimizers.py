@@ -127,7 +127,13 @@ class Schedule:
             for key in _numbers(group).keys() - plain.keys():
                 del group[key]  # such as initial_lr
             group.update(plain)
-        self.scheduler = self.make(self.optimizer)
+        try:
+            self.scheduler = self.make(self.optimizer)
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"scheduler cannot be made ({error}): give a function from the optimizer to a "
+                "scheduler, for instance lambda o: torch.optim.lr_scheduler.StepLR(o, 5)."
+            ) from error
         if not isinstance(self.scheduler, LRScheduler) or isinstance(
             self.scheduler, ReduceLROnPlateau
         ):
@@ -141,7 +147,13 @@ class Schedule:
                 self.scheduler.step()
 
     def move(self) -> None:
-        self.scheduler.step()
+        try:
+            self.scheduler.step()
+        except ValueError as error:  # one that knows its end
+            raise UserError(
+                f"the scheduler cannot go on ({error}): make it for as many moves as a task has, "
+                f"one per {self.every}."
+            ) from error
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -190,6 +190,8 @@ def checked(found: Part, dtype: torch.dtype, what: str) -> Arrivals:
     labels = labels.to(dtype) if labels.is_floating_point() else labels.long()
 
     def plain(leaf: Tensor) -> Tensor:
+        if leaf.layout != torch.strided:
+            raise UserError(f"the {what} holds sparse tensors: make them dense, with x.to_dense().")
         return (leaf.to(dtype) if leaf.is_floating_point() else leaf).detach().cpu()
 
     whole = Arrivals(trees.each(plain, found.inputs), labels.detach().cpu(), names)

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
@@ -28,6 +30,8 @@ from metasp.trees import Tree, kind
 from metasp.types import CROSS_ENTROPY, Examples, Streams, Task
 
 AT_ONCE = 500  # examples in one pass without gradients
+FAILURES = (RuntimeError, TypeError, LookupError, ValueError, AttributeError, AssertionError)
+"""What a model that is given the wrong inputs raises."""
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -125,7 +129,13 @@ def optimizer_for(
             raise UserError(
                 f"{name} and optimizer are both given: set {name} in the optimizer alone."
             )
-    optimizer = parts.optimizer(model.parameters())
+    try:
+        optimizer = parts.optimizer(model.parameters())
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"optimizer cannot be made ({first_line(error)}): give a function from the model's "
+            "parameters to an optimizer that takes all of them."
+        ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
             f"optimizer returned a {type(optimizer).__name__}: pass a function that makes a torch "
@@ -142,6 +152,12 @@ def optimizer_for(
         raise UserError(
             "LBFGS looks at a loss many times in one step, and a learner at each batch once: use "
             "another optimizer, such as AdamW."
+        )
+    sparse = any(getattr(module, "sparse", False) for module in model.modules())
+    if isinstance(optimizer, torch.optim.SparseAdam) and not sparse:
+        raise UserError(
+            "SparseAdam takes sparse gradients alone, and no layer of the model gives them: use "
+            "Adam."
         )
     if any(each.virtual_steps for each in kinds_of(recipe, settings)):
         elementwise(optimizer)
@@ -188,8 +204,11 @@ def score_outputs(
     """The metric; without one the accuracy where there are classes, else the mean loss."""
     if parts.metric is not None:
         value = parts.metric(outputs, labels)
-        if value is None:
-            raise UserError("metric returns nothing: return a number, or one for each example.")
+        if not isinstance(value, Tensor | Real | np.ndarray):
+            raise UserError(
+                f"metric returns {'nothing' if value is None else repr(value)}: return a number, "
+                "or one for each example."
+            )
         return float(torch.as_tensor(value, dtype=torch.float64).mean())
     said = answers(outputs, seen, parts.loss_fn is not None)
     if said is not outputs:
@@ -219,10 +238,10 @@ def outputs_or_user_error(
     """The model's outputs, or how they are scored, or one sentence on why it has none."""
     try:
         return outputs_of(learner, inputs, scoring, encoder)
-    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+    except FAILURES as error:
         if isinstance(error, UserError):
             raise
-        reason = first_line(error)
+        reason = first_line(error) or type(error).__name__
         floats = not isinstance(inputs, Tensor) or inputs.is_floating_point()
         whole = "" if floats else ", or make them floats with .float()"
         raise UserError(
