@@ -64,7 +64,7 @@ def falls(losses: Sequence[float]) -> bool:
 
 def arguments_of(method: str, optimizer: str) -> list[str]:
     """The command line of a small run."""
-    given = ["--optimizer", optimizer, "--lr", "3e-3"]
+    given = ["--optimizer", optimizer, "--lr", "0.02" if optimizer == "adagrad" else "3e-3"]
     if optimizer == "sgd":
         given = ["--momentum", "0.9", "--lr", "0.02"]
     if METHODS[method].kind.needs_verified:
