@@ -23,7 +23,8 @@ WAYS = {
 """The ways to tell, the best first, and what their numbers are."""
 
 NO_CLASS = -1
-
+TINY = 1e-300
+FAR = 10.0  # times median to third quartile: of squared normal errors, three standard deviations
 
 SURE = 1.959964  # standard deviations on either side of a 95% interval
 
@@ -60,6 +61,13 @@ class Scores:
     tasks: Array  # the first task an example was seen in
     predicted: Array  # the class that the model gave it last, or NO_CLASS
     ways: Mapping[str, Array]
+    targets: Array | None = None  # of a regression: the number that an example was given
+    said: Array | None = None  # and the one that the model gives it
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether labels are numbers, not classes."""
+        return len(self.labels) > 0 and bool((self.labels == NO_CLASS).all())
 
     @property
     def best(self) -> str:
@@ -71,8 +79,22 @@ class Scores:
     def support(self, way: str) -> Array:
         """How much a way speaks for each label, shape (n,): below 0 it speaks against it."""
         values = self.ways[way]
+        if way == "loss" and self.of_numbers:
+            return 1 - values / self._far()
         against = {"loss": math.log(2) - values, "influence": -values, "both": 0.5 - values}
         return against.get(way, values)
+
+    def _far(self) -> Array:
+        """The loss from which on a number looks wrong, for each example: as far above the median
+        of its task as right ones hardly are. Only the user knows what a loss of a regression is,
+        and all have a part in common, of the time when the model had learned nothing."""
+        losses, far = self.ways["loss"], np.full(len(self.ids), np.nan)
+        for task in np.unique(self.tasks):
+            inside = self.tasks == task
+            if np.isfinite(losses[inside]).any():
+                middle, upper = np.nanquantile(losses[inside], (0.5, 0.75))
+                far[inside] = max(middle + FAR * (upper - middle), TINY)
+        return far
 
     def order(self, way: str) -> Array:
         """Rows from the most to the least suspect; unknown ones last, ties by id."""
@@ -117,7 +139,7 @@ def score_examples(tables: Mapping[int, Columns], influence: Columns | None = No
     labels, tasks, predicted = (np.full(len(ids), NO_CLASS) for _ in range(3))
     for columns in (measured, fared):  # the latter knows better, and its last task best
         place = np.searchsorted(ids, _whole(columns["id"]))
-        labels[place] = _whole(columns["label"])
+        labels[place] = _whole(columns["label"], NO_CLASS)
         tasks[place[::-1]] = _whole(columns["task"])[::-1]  # the first is written last
         predicted[place] = _whole(_column(columns, "predicted"), NO_CLASS)
     ways = {way: _mean_by_id(fared, way, ids) for way in ("score", "margin", "loss")}
@@ -127,7 +149,10 @@ def score_examples(tables: Mapping[int, Columns], influence: Columns | None = No
     ways["influence"] = own["influence"]
     ranked = [percentiles(own[way]) for way in ("influence", "loss")]
     ways["both"] = _mean_known(ranked) if np.isfinite(own["influence"]).any() else ranked[0]
-    return Scores(ids, labels, tasks, predicted, ways)
+    numbers: dict[str, Array | None] = {"targets": None, "said": None}
+    if len(ids) and bool((labels == NO_CLASS).all()):
+        numbers = {"targets": _last_by_id(fared, "target", ids), "said": _last_by_id(fared, "said", ids)}
+    return Scores(ids, labels, tasks, predicted, ways, **numbers)
 
 
 def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float | int | None]:
@@ -173,7 +198,7 @@ def _fewer_than_right(values: Array) -> int:
     return max(0, int((values < 0).sum() - (values > 2 * typical).sum()))
 
 
-_FARED = ("task", "id", "label", "count", "loss", "margin", "score", "predicted")
+_FARED = ("task", "id", "label", "count", "loss", "margin", "score", "predicted", "target", "said")
 _INFLUENCE = ("task", "id", "label", "source", "stability", "plasticity", "count")
 
 
@@ -209,6 +234,12 @@ def _mean_by_id(columns: Columns, name: str, ids: Array) -> Array:
     place = np.searchsorted(ids, _whole(columns["id"]))
     counts = np.maximum(_numbers(columns, "count"), 1)
     return _averaged(_numbers(columns, name), counts, place, len(ids))
+
+
+def _last_by_id(columns: Columns, name: str, ids: Array) -> Array:
+    found = np.full(len(ids), np.nan)
+    found[np.searchsorted(ids, _whole(columns["id"]))] = _numbers(columns, name)
+    return found
 
 
 def _whole(values: Sequence[Any], unknown: int = 0) -> Array:

@@ -31,6 +31,20 @@ def learner():
     return made
 
 
+def dirty_numbers():
+    """A learner of two tasks whose labels are numbers, of which some are far off; all numbers, and
+    the ids of those."""
+    parts = [regression(shift, 80) for shift in (0.0, 2.0)]
+    targets = torch.cat([part[1][:, :1] for part in parts])
+    wrong = range(3, 160, 16)
+    for place in wrong:
+        targets[place] += 8.0 if place % 32 < 16 else -8.0
+    learner = quick(net(1, inputs=3), "er", loss_fn=squares, epochs=20, lr=0.02, memory=20)
+    for task, (inputs, _) in enumerate(parts):
+        learner.learn((inputs, targets[80 * task : 80 * task + 80]), progress=False)
+    return learner, targets[:, 0], {*wrong}
+
+
 def data_of(page: bytes) -> dict:
     """What the page's script reads."""
     found = re.search(rb'id="data">(.*?)</script>', page, re.DOTALL)
@@ -142,9 +156,31 @@ def test_what_cannot_be_shown_says_why(tmp_path):
             ask()
     assert "0 tasks" in fresh.report()
     curve = quick(net(2, inputs=3), "er", loss_fn=squares).learn(regression(0), progress=False)
-    with pytest.raises(UserError, match="classes"):
-        curve.suspects()
+    assert curve.suspects(top=3).column("target").null_count == 3  # two numbers each
+    with pytest.raises(UserError, match="classes or single numbers"):
+        curve.explore(tmp_path / "page.html")
     assert "| 1 |" in curve.report()
+
+
+def test_numbers_that_look_wrong_are_found(tmp_path):
+    learner, targets, wrong = dirty_numbers()
+    found = learner.suspects()
+    ids = found.column("id").to_pylist()
+    assert {*ids} == wrong
+    assert found.column("target").to_pylist() == pytest.approx(targets[ids].tolist())
+    far = np.abs(found.column("target").to_numpy() - found.column("said").to_numpy())
+    assert far.min() > 4  # of the seven or more by which they were moved
+    assert "about 10 of 160 labels look wrong" in learner.report()
+    told = data_of(learner.explore(tmp_path / "page.html").read_bytes())
+    assert told["numbers"]
+    assert told["runs"][0]["scores"]["ways"]["loss"]["expected"] == 10
+
+
+def test_numbers_are_kept_in_files(tmp_path):
+    learner, _, _ = dirty_numbers()
+    learner.save(tmp_path / "file")
+    again = ContinualLearner.load(tmp_path / "file", net(1, inputs=3), loss_fn=squares)
+    assert again.suspects().equals(learner.suspects())
 
 
 def test_half_precision_is_that_of_a_run(tmp_path):

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 
-from metasp.corrections import Corrections, read_corrections
+from metasp import ContinualLearner
+from metasp.corrections import Corrections, read_corrections, read_rows
 from metasp.reports.explorer import Examples, Missing, Texts, build_page
 from metasp.reports.explorer.desk import Desk, Drawer, as_csv
 from metasp.reports.explorer.html import Place, embedded
@@ -227,6 +229,61 @@ def test_rows_and_sentences_instead_of_pictures(run, opened):
     view = opened(Texts(texts))
     assert view.page.inner_text(".deck-picture").strip("“”") == texts[card(view)]
     view.shot("verify-text")
+
+
+def test_numbers_are_verified_with_the_same_keys(browser, tmp_path):
+    """A regression: its deck, the file, and a learner that has learned what the file says."""
+    inputs = torch.rand(80, 3, generator=torch.Generator().manual_seed(1))
+    true = inputs.sum(1, keepdim=True)
+    targets = true.clone()
+    targets[7], targets[31] = -9.0, 12.5
+
+    def learned(inputs, labels):
+        torch.manual_seed(0)
+        learner = ContinualLearner(
+            torch.nn.Linear(3, 1), "er", loss_fn=lambda out, y: (out - y).square().mean(1),
+            selection="reservoir", memory=20, epochs=20, lr=0.05,
+        )  # fmt: skip
+        return learner.learn((inputs, labels), progress=False)
+
+    before = learned(inputs, targets)
+    place = before.explore(tmp_path / "page.html", words={7: "the seventh"})
+    view = Opened(browser, place)
+    view.tab("verify")
+    view.page.click("#panel-verify [data-value='3']")
+    assert view.page.inner_text("#progress") == "3 more for a trusted set of 3"
+    likely = press(view, "ArrowRight", "ArrowRight", "ArrowRight")
+    assert not {7, 31} & {*likely}
+    assert view.page.inner_text("#progress").startswith("A trusted set of 3 is complete")
+    assert card(view) == 31
+    assert view.page.inner_text("#label") == "12.5"
+    view.page.keyboard.press("ArrowUp")
+    view.page.keyboard.type("two")
+    view.page.keyboard.press("Enter")
+    assert card(view) == 31  # that is no number
+    for _ in "two":
+        view.page.keyboard.press("Backspace")
+    view.page.keyboard.type(str(float(true[31])))
+    view.page.keyboard.press("Enter")
+    while card(view) != 7:
+        view.page.keyboard.press("ArrowDown")
+    assert "the seventh" in view.page.inner_text("#deck")
+    view.page.keyboard.press("ArrowLeft")
+    with view.page.expect_download() as waiting:
+        view.page.click("#download")
+    rows = read_rows(waiting.value.path(), 80, labelled=True)
+    assert {i: float(cell) for i, cell in rows.items() if cell} == {
+        **{i: float(targets[i]) for i in likely},
+        31: float(true[31]),
+    }
+    assert rows[7] == ""
+    assert view.said == []
+    view.context.close()
+    for identity, cell in rows.items():
+        targets[identity] = float(cell or "nan")
+    kept = ~targets[:, 0].isnan()
+    after = learned(inputs[kept], targets[kept])
+    assert after.score((inputs, true)) < 0.5 * before.score((inputs, true))
 
 
 def test_served_verdicts_are_saved_beside_the_run(browser, run):

@@ -4,13 +4,14 @@ import json
 import shlex
 import sys
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 import click
 import numpy as np
 
-from metasp.cli.options import data_option, json_option
+from metasp.cli.options import OWN_FILES, data_option, json_option
 from metasp.cli.terminal import typed, typed_again
 from metasp.console import text_console
 from metasp.errors import UserError
@@ -18,6 +19,7 @@ from metasp.reports.explorer import Examples, Material, Missing, Texts, build_pa
 from metasp.reports.explorer.desk import Desk, Drawer
 from metasp.reports.explorer.html import Built, Place, embedded
 from metasp.reports.explorer.serve import HOST, server_of
+from metasp.reports.suspects import place_words
 from metasp.spec import RunSpec
 from metasp.store import RunDir, open_run
 from metasp.store.files import write_atomic
@@ -69,7 +71,8 @@ def command(
     material, names = examples_of(runs[0].spec(), data)
     typed_paths = [path for path in (run, run_b) if path is not None]
     places = [Place(str(path), command_again(path)) for path in typed_paths]
-    built = build_page(runs, material, names, max_examples, places)
+    origins = {} if isinstance(material, Missing) else origins_in_words(runs, data)
+    built = build_page(runs, material, names, max_examples, places, origins)
     target = out or runs[0].page(*runs[1:])
     write_page(target, built.content)
     if [each.forgotten() for each in runs] != gone:
@@ -132,6 +135,18 @@ def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, 
         words = {identity: texts[row] for identity, row in zip(ids.tolist(), rows.tolist())}
         return Texts(words), benchmark.source.class_names
     return Examples(ids, rows, inputs), benchmark.source.class_names
+
+
+def origins_in_words(runs: Sequence[RunDir], data: Path | None) -> dict[int, str]:
+    """The file or the row of each scored example, where it is in a file of the user's."""
+    from metasp.benchmarks.origin import origins_of
+
+    spec = runs[0].spec()
+    if not spec.benchmark.startswith(OWN_FILES):
+        return {}
+    ids = {identity for run in runs for table in run.scores().values() for identity in table["id"]}
+    found, _ = origins_of(spec, data, sorted(ids))
+    return {identity: place_words(origin) for identity, origin in found.items()}
 
 
 def write_page(target: Path, content: bytes) -> None:

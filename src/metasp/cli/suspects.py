@@ -10,18 +10,17 @@ from typing import Any
 import click
 from rich.table import Table
 
-from metasp.cli.options import OneOf, data_option, json_option
+from metasp.cli.options import OWN_FILES, OneOf, data_option, json_option
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.reports.fitting import Fitted
 from metasp.reports.stream import class_rows, class_table, held_by
-from metasp.reports.suspects import DEFINITIONS, Row, RunScores, as_csv, read_scores
+from metasp.reports.suspects import DEFINITIONS, Row, RunScores, as_csv, place_words, read_scores
 from metasp.spec import RunSpec
 from metasp.store import open_run
 from metasp.suspects import WAYS
 
 SHOWN = 20  # rows on a terminal, unless asked for another number
-OWN_FILES = ("folder:", "arrays:")  # of these the places are told without being asked
 
 EXAMPLES = """
 \b
@@ -120,10 +119,15 @@ def suspects_table(told: RunScores, rows: list[Row], way: str) -> Table:
         caption_justify="left",
     )
     placed = any("file" in row for row in rows)
+    file = only_file(rows)
+    if file is not None:
+        table.caption = f"{table.caption}\nrow: in {file}"
     names = ["id", "task", "label", "the model says", way]
-    names += ["where"] * placed + ["true label"] * (told.wrong is not None)
+    names += ["row" if file is not None else "where"] * placed
+    names += ["true label"] * (told.wrong is not None)
     for name in names:
-        table.add_column(name, justify="right" if name in ("id", "task", way) else "left")
+        right = name in ("id", "task", "row", way)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         value = row[way]
         cells = [
@@ -134,7 +138,7 @@ def suspects_table(told: RunScores, rows: list[Row], way: str) -> Table:
             "–" if value is None else f"{value:.3f}",
         ]
         if placed:
-            cells.append(where(row))
+            cells.append(where(row) if file is None else str(row["row"]))
         if told.wrong is not None:
             cells.append(row["true_name"])
         odd = row.get("true_label", row["label"]) != row["label"]
@@ -142,10 +146,14 @@ def suspects_table(told: RunScores, rows: list[Row], way: str) -> Table:
     return table
 
 
+def only_file(rows: list[Row]) -> str | None:
+    """The file that all are rows of, if there is one."""
+    files = {row.get("file") for row in rows if row.get("row") is not None}
+    return files.pop() if len(files) == 1 and all("file" in row for row in rows) else None
+
+
 def where(row: Row) -> str:
-    if "file" not in row:
-        return "–"
-    return row["file"] if row["row"] is None else f"{row['file']}, row {row['row']}"
+    return place_words((row["file"], row["row"])) if "file" in row else "–"
 
 
 def quality_table(found: Mapping[str, Mapping[str, Any]], wrong: int) -> Table:
@@ -157,11 +165,11 @@ def quality_table(found: Mapping[str, Mapping[str, Any]], wrong: int) -> Table:
     )
     columns = {
         "precision at N, %": "precision",
-        "area under ROC": "area",
+        "area": "area",
         "listed": "listed",
         "precision, %": "listed_precision",
         "recall, %": "listed_recall",
-        "of them scored, %": "scored",
+        "scored, %": "scored",
     }
     for name in ("by", *columns):
         table.add_column(name, justify="left" if name == "by" else "right")

@@ -12,8 +12,9 @@ from metasp.engine.evaluate import all_scores, best_of
 from metasp.influence import Ledger
 from metasp.memory import Memory
 from metasp.methods.context import TrainingContext
+from metasp.methods.method import over_task
 from metasp.methods.tally import QUANTITIES, UNKNOWN, fate
-from metasp.types import Task
+from metasp.types import Examples, Task
 
 
 def note_influence(memory: Memory, ledger: Ledger) -> None:
@@ -49,19 +50,21 @@ def influence_columns(
 
 def score_columns(learner: TrainingContext, task: Task) -> Mapping[str, Sequence[Any]]:
     """One row for each training example of a task that was in an update: how it fared in them, and
-    which class the model gave it last. Nothing where labels are not classes, or for a method that
-    does not train by `update`."""
+    which class the model gave it last; of labels that are numbers also the number, and what the
+    model says now. Nothing for a method that does not train by `update`."""
     tally, train = learner.tally, task.train
     place, known = tally.rows(train.ids)
     met = known & (tally.counts[place, 0] > 0) if len(tally.ids) else known
-    if not task.classes or not met.any():
+    if not met.any():
         return {}
     ids, rows = train.ids[met], place[met]
     columns: dict[str, Sequence[Any]] = {
         "id": ids.tolist(),
-        "label": train.labels.cpu()[met].tolist(),
+        "label": train.labels.cpu()[met].tolist() if task.classes else [None] * len(ids),
         "count": tally.counts[rows, 0].tolist(),
     }
+    if not task.classes:
+        columns |= value_columns(learner, train, met)
     for quantity in QUANTITIES:
         columns[quantity] = known_or_none(tally.means(ids, quantity))
     right = learner.weigh.label_right(learner) if learner.weigh is not None else None
@@ -72,6 +75,21 @@ def score_columns(learner: TrainingContext, task: Task) -> Mapping[str, Sequence
     columns["kept"] = kept
     columns["fate"] = [fate(held, weight) for held, weight in zip(kept, columns["weight"])]
     return columns
+
+
+def value_columns(
+    learner: TrainingContext, train: Examples, met: Tensor
+) -> dict[str, list[float | None]]:
+    """The number that each example has been given (`target`) and the one that the model says now,
+    in one pass in eval mode; None where they are not single numbers."""
+    unknown: list[float | None] = [None] * int(met.sum())
+    if train.labels[:1].numel() != 1:
+        return {"target": unknown, "said": unknown}
+    chosen = train.only(met.nonzero()[:, 0])
+    said = over_task(learner, chosen, lambda batch: learner.outputs(batch.inputs))
+    targets = known_or_none(chosen.labels.cpu().double().flatten())
+    fits = said.numel() == len(unknown)
+    return {"target": targets, "said": known_or_none(said.flatten()) if fits else unknown}
 
 
 def known_or_none(values: Tensor) -> list[float | None]:

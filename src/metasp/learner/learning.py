@@ -82,8 +82,7 @@ def task_events(
 def close_task(learner: "ContinualLearner", ledger: Ledger, event: TaskFinished) -> None:
     """Keep of the task what the learner needs to know: not its inputs."""
     learner._history.merge(ledger)
-    if learner._trainer.tasks[-1].classes:
-        learner._records.note(event)
+    learner._records.note(event, bool(learner._trainer.tasks[-1].classes))
     learner._audit.add_task(event.task, event.scores)
     learner._trainer.tasks[-1] = without_inputs(learner._trainer.tasks[-1])
     learner._trainer.learner.current = None

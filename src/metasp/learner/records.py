@@ -27,9 +27,12 @@ class Records:
     def __init__(self) -> None:
         self.tables: dict[str, dict[int, dict[str, Array]]] = {name: {} for name in TABLES}
 
-    def note(self, event: TaskFinished) -> None:
-        """Keep what a finished task tells of examples that have classes."""
+    def note(self, event: TaskFinished, classes: bool) -> None:
+        """Keep what a finished task tells of its examples; labels that are no `classes` may be
+        whole pictures, and are not kept."""
         held = {name: event.memory[name] for name in HELD}
+        if not classes:
+            held["label"] = [UNKNOWN] * len(held["id"])
         for name, columns in zip(TABLES, (held, event.influence, event.scores)):
             told = [key for key in columns if key not in WORDS]
             self.tables[name][event.task] = {key: packed(key, columns[key]) for key in told}

@@ -5,6 +5,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from metasp import trees
@@ -34,8 +35,8 @@ def scores_of(learner: "ContinualLearner") -> RunScores:
     found = known_scores(learner)
     if not len(found.scores.ids):
         raise UserError(
-            "no example has a score yet: learn a task whose labels are classes, with a method that "
-            "trains by `learner.update`."
+            "no example has a score yet: learn a task, with a method that trains by "
+            "`learner.update`."
         )
     return found
 
@@ -55,7 +56,11 @@ def suspects_table(learner: "ContinualLearner", by: str | None, top: int | None)
     way = told.way(by)
     rows = [told.row(int(place)) for place in told.scores.suspects(way, top)]
     whole, text = pa.int64(), pa.string()
-    types: dict[str, pa.DataType] = {"id": whole, "task": whole, "label": whole, "predicted": whole}
+    types: dict[str, pa.DataType] = {"id": whole, "task": whole}
+    if told.scores.of_numbers:
+        types |= {"target": pa.float64(), "said": pa.float64()}
+    else:
+        types |= {"label": whole, "predicted": whole}
     if learner.class_names:
         types |= {"label_name": text, "predicted_name": text}
     types |= {way: pa.float64() for way in WAYS}
@@ -67,11 +72,14 @@ def page(learner: "ContinualLearner", words: Mapping[int, str] | None, limit: in
     """The explorer's page of a learner."""
     if not is_count(limit):
         raise UserError(f"limit is {limit!r}: give a whole number of examples to show.")
-    if not learner.classes:
-        raise UserError("the explorer shows examples by class: learn a task with classes first.")
+    scored = known_scores(learner)
+    if not learner.tasks:
+        raise UserError("there is nothing to explore yet: learn a task first.")
+    if scored.scores.targets is not None and np.isnan(scored.scores.targets).any():
+        raise UserError("the explorer shows labels that are classes or single numbers, not others.")
     records, settings = learner._records, learner.settings
     trainer = learner._trainer
-    names = learner.class_names or tuple(map(str, range(max(learner.classes) + 1)))
+    names = learner.class_names or tuple(map(str, range(max(learner.classes, default=-1) + 1)))
     kept = Kept(
         name="of a learner",
         about={
@@ -90,7 +98,7 @@ def page(learner: "ContinualLearner", words: Mapping[int, str] | None, limit: in
             for task, entry in zip(trainer.tasks, learner._learned)
         ],
         scenarios=scenarios_of(learner),
-        scores=known_scores(learner),
+        scores=scored,
         class_names=names,
     )
     material = material_of(learner, words)
@@ -101,7 +109,7 @@ def scenarios_of(learner: "ContinualLearner") -> dict[str, Any]:
     """The scores of all tasks, where each was tested after each."""
     events = [event for entry in learner._learned for event in entry.get("tested", [])]
     after = [event["on"] for event in events if not event["before"]]
-    if after != [list(range(task + 1)) for task in range(len(learner._learned))]:
+    if not learner.classes or after != [list(range(task + 1)) for task in range(len(learner._learned))]:
         return dict.fromkeys(SCENARIOS)
     return {name: so_far(events, name) for name in SCENARIOS}
 
@@ -150,7 +158,7 @@ def report_text(learner: "ContinualLearner") -> str:
         lines += ["", pipes(header), pipes(["---"] * len(header))]
         lines += [pipes(row) for row in task_rows(learner)]
     notes = []
-    if learner.classes and learner._records.of("scores"):
+    if learner._records.of("scores"):
         told = scores_of(learner)
         way = told.way(None)
         expected, total = told.scores.expected(way), len(told.scores.ids)

@@ -16,9 +16,16 @@ Row = dict[str, Any]
 DEFINITIONS = (
     "precision at N: of the N most suspect the part that is wrong, N being the number of wrong "
     "labels that have a value (it is then the recall too). area: the chance that a wrong label is "
-    "more suspect than a right one. listed: how many are expected to be wrong; precision and "
-    "recall there: the part of these that is wrong, and the part of all wrong labels among them."
+    "more suspect than a right one (under the ROC curve). listed: how many are expected to be "
+    "wrong; precision and recall there: the part of these that is wrong, and the part of all wrong "
+    "labels among them. scored: the part of the wrong labels that have a value."
 )
+
+
+def place_words(origin: tuple[str, int | None]) -> str:
+    """A file, or a row of one, in words."""
+    file, row = origin
+    return file if row is None else f"{file}, row {row}"
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,10 @@ class RunScores:
             "predicted_name": self.name(guess),
         }
         for way in WAYS:
-            value = float(self.scores.ways[way][place])
-            row[way] = None if value != value else round(value, 6)
+            row[way] = _known(self.scores.ways[way][place])
+        if self.scores.targets is not None and self.scores.said is not None:
+            row["target"] = _known(self.scores.targets[place], digits=None)
+            row["said"] = _known(self.scores.said[place])
         if self.wrong is not None:
             row["true_label"] = self.wrong.get(identity, label)
             row["true_name"] = self.name(row["true_label"])
@@ -72,6 +81,12 @@ class RunScores:
             return None
         known = [way for way in WAYS if (self.scores.ways[way] == self.scores.ways[way]).any()]
         return {way: quality(self.scores, way, self.wrong) for way in known}
+
+
+def _known(value: float, digits: int | None = 6) -> float | None:
+    if value != value:
+        return None
+    return float(value) if digits is None else round(float(value), digits)
 
 
 def read_scores(run: RunDir) -> RunScores:

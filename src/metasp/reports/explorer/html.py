@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ SCRIPTS = (
     "main.js",
 )
 LIBRARY = "vendor/echarts.common.min.js"
+NOWHERE: Mapping[int, str] = MappingProxyType({})
 
 
 class Place(NamedTuple):
@@ -75,13 +77,15 @@ def build_page(
     class_names: Sequence[str] = (),
     limit: int = 10_000,
     places: Sequence[Place] = (),
+    origins: Mapping[int, str] = NOWHERE,
 ) -> Built:
     """The explorer of one run, or of two to compare. Examples beyond `limit` are only counted.
-    `places` say where each of the runs is, and how it is run again."""
+    `places` say where each of the runs is, and how it is run again; `origins` name the file or
+    the row of examples, by id."""
     records = [read_run(run) for run in runs]
     refuse_other_data([record.spec for record in records if record.spec is not None])
     where = places or [Place("RUN", "metasp run --spec RUN/spec.toml")] * len(records)
-    return page_of(records, material, class_names, limit, where)
+    return page_of(records, material, class_names, limit, where, origins)
 
 
 def page_of(
@@ -90,6 +94,7 @@ def page_of(
     class_names: Sequence[str],
     limit: int,
     places: Sequence[Place],
+    origins: Mapping[int, str] = NOWHERE,
 ) -> Built:
     """The page of what has been read."""
     measured = joined([record.points for record in records])
@@ -101,11 +106,13 @@ def page_of(
     names = next((r.class_names for r in records if r.class_names), tuple(map(str, class_names)))
     data = {
         "classes": list(names),
+        "numbers": any(record.scores.scores.of_numbers for record in records),
         "metrics": [
             {"key": key, "name": m.name, "words": m.words, "help": m.help, "change": m.change}
             for key, m in METRICS.items()
         ],
         "pictures": pictures,
+        "origins": [(i, origins[i]) for i in shown.tolist() if i in origins],
         "examples": everything,
         "shown": len(shown),
         "runs": [told(record, shown, place) for record, place in zip(records, places)],

@@ -9,7 +9,7 @@ import numpy as np
 from metasp.corrections import Corrections
 from metasp.metrics import SCENARIOS, scores
 from metasp.reports.explorer.deck import deck, ids_of
-from metasp.reports.explorer.history import Columns, ids_in, memory_history
+from metasp.reports.explorer.history import Columns, ids_in, known, memory_history
 from metasp.reports.explorer.pictures import short
 from metasp.reports.explorer.points import NEEDED, Points, helped, histograms, side_counts
 from metasp.reports.names import method_name
@@ -162,7 +162,12 @@ def score_columns(found: RunScores, shown: Array) -> dict[str, Any]:
                 "expected": scores.expected(way),
             }
     guesses = scores.predicted[rows].tolist()
+    numbers = {}
+    if scores.targets is not None and scores.said is not None:  # of a regression
+        both = {"target": scores.targets, "said": scores.said}
+        numbers = {name: [known(v) for v in of[rows].tolist()] for name, of in both.items()}
     return {
+        **numbers,
         "id": scores.ids[rows].tolist(),
         "label": scores.labels[rows].tolist(),
         "task": scores.tasks[rows].tolist(),

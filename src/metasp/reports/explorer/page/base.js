@@ -30,7 +30,7 @@ const state = {
   side: 'all',
   measure: 'fused',
   order: 'ends',
-  colour: 'class',
+  colour: data.numbers ? 'side' : 'class',
   scale: 'spread',
   scenario: 'class_il',
   memoryTask: null,
@@ -73,9 +73,14 @@ function short(value) {
   return (value < 0 ? '−' : '+') + text;
 }
 
+// What an example is called: its class or, in a regression, its number.
 function className(label) {
+  if (data.numbers) return label === null || label === -1 ? 'a number' : number(label);
   return label < data.classes.length ? data.classes[label] : `class ${label}`;
 }
+
+const number = (value) => String(+value.toPrecision(4)).replace('-', '−');
+const nameOf = (id, label) => className(data.numbers ? labelOf(id) : label);
 
 function sideOf(stability, plasticity) {
   if (stability < 0) return plasticity < 0 ? 'both' : 'remembering';

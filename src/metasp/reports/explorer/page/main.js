@@ -10,15 +10,16 @@ const TABS = {
 };
 const FILTERED = new Set(['map', 'gallery']);
 const FILTERS = ['task', 'label', 'source', 'kept', 'side'];
-const names = Object.keys(TABS).filter((name) => name !== 'compare' || data.runs.length > 1);
+const names = Object.keys(TABS).filter((name) =>
+  (name !== 'compare' || data.runs.length > 1) && (name !== 'scores' || !data.numbers));
 
 function refresh() {
   const panel = byId(`panel-${state.tab}`);
   const focused = document.activeElement;
   const mark = panel.contains(focused) ? [...panel.querySelectorAll('button, input, select')].indexOf(focused) : -1;
   TABS[state.tab][1](panel);
-  // A view made anew must not lose the place of someone who uses the keyboard.
-  if (mark >= 0) panel.querySelectorAll('button, input, select')[mark]?.focus({ preventScroll: true });
+  // A view made anew must not lose the place of someone who uses the keyboard, unless it has one for them.
+  if (mark >= 0 && !panel.contains(document.activeElement)) panel.querySelectorAll('button, input, select')[mark]?.focus({ preventScroll: true });
 }
 
 function renderTabs() {
@@ -78,7 +79,7 @@ function renderFilters() {
   byId('filters').replaceChildren(
     select('Task', 'task', [['all', 'All tasks'], ...values(points.task).map((task) =>
       [task, `Task ${task + 1}${taskWords(task) ? ` (${taskWords(task)})` : ''}`])], changed),
-    select('Class', 'label', [['all', 'All classes'], ...values(points.label).map((label) => [label, className(label)])], changed),
+    data.numbers ? '' : select('Class', 'label', [['all', 'All classes'], ...values(points.label).map((label) => [label, className(label)])], changed),
     select('Came', 'source', [['all', 'New or from memory'], ['new', 'New data'], ['memory', 'From memory']], changed),
     select('Memory', 'kept', [['all', 'Kept or not'], ['kept', 'Kept'], ['dropped', 'Not kept']], changed),
     select('Side', 'side', [['all', 'All four'], ...SIDES.map((side) => [side, SIDE_WORDS[side]])], changed),

@@ -40,7 +40,7 @@ function renderMap(panel) {
   const tools = el(
     'div',
     { class: 'tools' },
-    choice('Colour by', 'colour', [['class', 'Class'], ['kept', 'Kept'], ['side', 'Side']], () => {
+    choice('Colour by', 'colour', [...(data.numbers ? [] : [['class', 'Class']]), ['kept', 'Kept'], ['side', 'Side']], () => {
       hiddenKeys.clear();
       refresh();
     }),

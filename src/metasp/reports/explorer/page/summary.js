@@ -59,18 +59,21 @@ function goalWords() {
 }
 
 function learned(r) {
-  const tasks = r.tasks.slice(0, r.scenarios.class_il?.matrix.length ?? 0);
+  const tasks = data.numbers ? r.tasks : r.tasks.slice(0, r.scenarios.class_il?.matrix.length ?? 0);
   if (!tasks.length) return '';
   const classes = new Set(tasks.flatMap((task) => task.classes)).size;
+  const turns = tasks.length > 1 ? `in ${plural(tasks.length, 'task')}, one after the other` : 'in one task';
   const kept = r.budget && r.memory.some((step) => step.held)
     ? `, with a memory of ${plural(r.budget, 'example')}` : '';
-  return `The model learned ${plural(classes, 'class', 'classes')} in ${plural(tasks.length, 'task')}, one after the other${kept}.`;
+  if (data.numbers) return `The model learned numbers ${turns}${kept}.`;
+  return `The model learned ${plural(classes, 'class', 'classes')} ${turns}${kept}.`;
 }
 
 function scored(r) {
   const open = r.scenarios.class_il;
   const given = r.scenarios.task_il;
   if (!open) return r.finished ? '' : 'No task is finished yet.';
+  if (r.finished && r.tasks.length === 1) return `At the end it is right on ${percent(open.A_inf)} of the test examples.`;
   return (
     `${r.finished ? 'At the end' : 'So far'} it is right on ${percent(open.A_inf)} of the test ` +
     `examples of ${r.finished ? 'all tasks' : 'these tasks'}, and on ` +

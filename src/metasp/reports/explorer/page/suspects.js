@@ -18,7 +18,7 @@ function renderSuspects(panel) {
   const { expected, words, order } = scores.ways[way];
   const intro =
     `By ${way}, about ${count(expected)} of ${plural(scores.all, 'label')} (${percent(expected / scores.all)}) look wrong: ` +
-    'a rough guess where the network has not learned its data, or a class is mostly wrong. ' +
+    `a rough guess where the network has not learned its data${data.numbers ? '' : ', or a class is mostly wrong'}. ` +
     `The most suspect come first. ${way[0].toUpperCase() + way.slice(1)}: ${words}. ` +
     'Tick those that are wrong, or verify them one after the other.';
   const parts = heading('Suspects', intro);
@@ -65,7 +65,7 @@ function suspectCard(row) {
     for (const button of byId('panel-suspects').querySelectorAll('#save, #download')) button.replaceWith(saveButtons().find((other) => other.id === button.id));
     note.textContent = verdictWords(id);
   });
-  const predicted = scores.predicted[row];
+  const predicted = predictedOf(id);
   const note = el('span', { class: 'tile-note said' }, verdictWords(id));
   return el(
     'div',
@@ -73,9 +73,10 @@ function suspectCard(row) {
     el('button', { type: 'button', class: 'plain', 'aria-label': `details of example ${id}`, on: { click: () => openDetail(id) } },
       picture(id, 88, `example ${id}`)),
     el('div', { class: 'card-words' },
-      el('p', {}, 'labelled ', el('strong', {}, className(scores.label[row]))),
-      predicted === null ? null : el('p', {}, 'model says ', el('strong', { class: predicted === scores.label[row] ? '' : 'says' }, className(predicted))),
+      el('p', {}, 'labelled ', el('strong', {}, className(labelOf(id)))),
+      predicted === null ? null : el('p', {}, 'model says ', el('strong', { class: predicted === labelOf(id) ? '' : 'says' }, className(predicted))),
       el('p', { class: 'tile-note' }, `${way} ${short(scores.ways[way].values[row])} · task ${scores.task[row] + 1} · #${id}`),
+      originNote(id),
       truthNote(id),
       el('label', { class: 'check' }, box, 'wrong label'), ' ', note),
   );

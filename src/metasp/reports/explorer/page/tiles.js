@@ -13,6 +13,14 @@ function sheetClass(number) {
   return `sheet-${number}`;
 }
 
+// The file or the row that an example is in, where it is the user's own.
+const origins = new Map(data.origins);
+
+function originNote(id) {
+  const words = origins.get(id);
+  return words ? el('p', { class: 'tile-note origin' }, words) : null;
+}
+
 // `width` in CSS pixels; the height follows the picture's shape.
 function picture(id, width, words) {
   const place = placeOf.get(id);
@@ -76,7 +84,7 @@ function chip(value, words) {
 
 // A button with the picture; opens the details.
 function tile(id, label, value, caption, extra = {}) {
-  const name = className(label);
+  const name = nameOf(id, label);
   const told = value === null ? 'influence not known' : `${verdict(value)} by ${short(help(value))}`;
   return el(
     'button',
@@ -118,7 +126,7 @@ function grid(items, make, first = 60) {
 const sourceWords = (points, row) => (points.memory[row] ? 'from memory' : 'new');
 
 function tip(points, row) {
-  const name = className(points.label[row]);
+  const name = nameOf(points.id[row], points.label[row]);
   const predicted = points.predicted[row];
   return el(
     'div',
@@ -145,7 +153,7 @@ function openDetail(id) {
   const points = run().points;
   const rows = points.id.map((other, row) => (other === id ? row : -1)).filter((row) => row >= 0);
   const label = rows.length ? points.label[rows[0]] : labelOf(id) >= 0 ? labelOf(id) : memoryLabel(id);
-  const title = `${className(label)} · example ${id}`;
+  const title = `${nameOf(id, label)} · example ${id}`;
   box.replaceChildren(
     el(
       'div',
@@ -154,6 +162,7 @@ function openDetail(id) {
       el('button', { type: 'button', class: 'quiet', on: { click: () => box.close() } }, 'Close'),
     ),
     picture(id, 224, title),
+    originNote(id),
     rows.length
       ? detailTable(rows)
       : el('p', {}, 'No influence was measured for this example.'),
@@ -202,7 +211,7 @@ function scoreStory(id) {
   const said = verdictWords(id);
   const told = Object.entries(run().scores.ways).filter(([, way]) => way.values[row] !== null)
     .map(([name, way]) => `${name} ${short(way.values[row])}`);
-  const model = predictedOf(id) === null ? '' : ` In training the model last said ${className(predictedOf(id))}.`;
+  const model = predictedOf(id) === null ? '' : ` ${data.numbers ? 'The model says' : 'In training the model last said'} ${className(predictedOf(id))}.`;
   return `How its label fares: ${told.join(', ')}.${model}${said ? ` You said: ${said}.` : ''}`;
 }
 

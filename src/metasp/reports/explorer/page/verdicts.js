@@ -27,7 +27,7 @@ function newDesk(name) {
 function keptIn(key) {
   try {
     const found = JSON.parse(localStorage.getItem(key));
-    const verdict = (pair) => isId(pair[0]) && (pair[1] === null || isId(pair[1]));
+    const verdict = (pair) => isId(pair[0]) && (pair[1] === null || (data.numbers ? Number.isFinite(pair[1]) : isId(pair[1])));
     const sound = found.said.every(verdict) && found.skipped.every(isId) && Array.isArray(found.past) &&
       found.past.every((step) => isId(step.id)) && isId(found.target);
     return sound ? found : null;
@@ -79,11 +79,11 @@ function verdictWords(id) {
 }
 
 // Names as the files know them: where nobody knows the names, a class is its number.
-const nameInFile = (label) => (label < data.classes.length ? data.classes[label] : String(label));
+const nameInFile = (label) => (!data.numbers && label < data.classes.length ? data.classes[label] : String(label));
 
 function verifiedCsv() {
   const rows = [...desk().said].sort((a, b) => a[0] - b[0]).map(([id, label]) =>
-    [id, label === null ? null : nameInFile(label), labelOf(id) < 0 ? null : nameInFile(labelOf(id))]);
+    [id, label === null ? null : nameInFile(label), !data.numbers && labelOf(id) < 0 ? null : nameInFile(labelOf(id))]);
   return [['id', 'label', 'was'], ...rows].map((line) => line.map(cell).join(',')).join('\r\n') + '\r\n';
 }
 

@@ -1,8 +1,9 @@
 // The deck: one example after the other, one key each.
 const scoreRow = new Map(data.runs.map((r) => [r.name, new Map(r.scores.id.map((id, row) => [id, row]))]));
 const rowOf = (id) => scoreRow.get(run().name).get(id);
-const labelOf = (id) => run().scores.label[rowOf(id)] ?? -1;
-const predictedOf = (id) => run().scores.predicted[rowOf(id)] ?? null;
+const labelOf = (id) => (data.numbers ? run().scores.target : run().scores.label)[rowOf(id)] ?? -1;
+const predictedOf = (id) => (data.numbers ? run().scores.said : run().scores.predicted)[rowOf(id)] ?? null;
+const groupOf = (label) => (data.numbers ? -1 : label); // numbers make one trusted set, each class its own
 const bestWay = () => run().scores.ways[run().scores.best];
 const KEYS = '1234567890';
 let card = null; // the id on the table
@@ -25,7 +26,7 @@ function nextCard() {
 // Verified examples of each class: those that the run had, and those of this deck.
 function verifiedCounts() {
   const found = new Map();
-  const add = (label) => found.set(label, (found.get(label) || 0) + 1);
+  const add = (label) => found.set(groupOf(label), (found.get(groupOf(label)) || 0) + 1);
   for (const [id, label] of run().trusted) if (!desk().said.has(id)) add(label);
   for (const label of desk().said.values()) if (label !== null) add(label);
   return found;
@@ -54,9 +55,10 @@ function renderVerify(panel) {
 
 function progress() {
   const left = missing();
+  const size = `${desk().target}${data.numbers ? '' : ' per class'}`;
   const words = left
-    ? `${count(left)} more for a trusted set of ${desk().target} per class`
-    : `A trusted set of ${desk().target} per class is complete: from here on each verdict is about a doubtful label`;
+    ? `${count(left)} more for a trusted set of ${size}`
+    : `A trusted set of ${size} is complete: from here on each verdict is about a doubtful label`;
   const whole = desk().target * Object.keys(run().deck.right).length;
   const bar = el('span', { class: 'meter' }, el('i', {}));
   bar.firstChild.style.width = `${(100 * (whole - left)) / whole}%`;
@@ -65,24 +67,27 @@ function progress() {
 
 function targetChoice() {
   state.target = desk().target;
-  const box = choice('Size of the trusted set, per class', 'target', [3, 5, 10, 20].map((n) => [n, String(n)]), () => {
+  const unit = data.numbers ? 'examples' : 'per class';
+  const box = choice(`Size of the trusted set, ${unit}`, 'target', [3, 5, 10, 20].map((n) => [n, String(n)]), () => {
     desk().target = state.target;
     card = null;
     keepDesk();
     refresh();
   });
-  return el('div', { class: 'check' }, box, 'per class');
+  return el('div', { class: 'check' }, box, unit);
 }
 
 function deckCard(id) {
   const label = labelOf(id);
   const predicted = predictedOf(id);
-  const model = predicted !== null && predicted !== label ? predicted : null;
+  const model = !data.numbers && predicted !== null && predicted !== label ? predicted : null;
   return el('div', { class: 'deck', id: 'deck', tabindex: '-1', data: { id } },
     el('div', { class: `deck-picture ${pictures.kind === 'sprites' ? '' : 'wide'}` }, picture(id, 240, `example ${id}`)),
     el('div', { class: 'deck-words' },
       el('p', { class: 'question' }, 'Is this ', el('strong', { id: 'label' }, className(label)), '?'),
       el('p', { class: 'tile-note' }, `${why(id)} · task ${run().scores.task[rowOf(id)] + 1} · example ${id}`),
+      originNote(id),
+      data.numbers ? el('p', { class: 'tile-note' }, `the model says ${className(predicted)}`) : null,
       truthNote(id),
       el('div', { class: 'verdicts' },
         key('→', 'Right', 'right', () => judge(label)),
@@ -104,7 +109,7 @@ function why(id) {
   const row = rowOf(id);
   const value = way.values[row];
   const told = value === null ? '' : ` (${run().scores.best} ${short(value)})`;
-  if (missing() && run().deck.right[labelOf(id)]?.includes(id)) return `for the trusted set: its label is likely right${told}`;
+  if (missing() && run().deck.right[groupOf(labelOf(id))]?.includes(id)) return `for the trusted set: its label is likely right${told}`;
   if (way.support[row] !== null && way.support[row] < 0) return `its label looks wrong${told}`;
   return `the model is not sure${told}`;
 }
@@ -122,6 +127,7 @@ function openChoice() {
 }
 
 function classList(label) {
+  if (data.numbers) return numberInput();
   const box = el('div', { class: 'classes', role: 'group', 'aria-label': 'It is' });
   const many = !fewClasses();
   const total = Math.max(data.classes.length, ...Object.keys(run().deck.right).map((name) => +name + 1));
@@ -143,6 +149,20 @@ function classList(label) {
     event.preventDefault();
   });
   return el('div', { class: 'chooser' }, input, box);
+}
+
+function numberInput() {
+  const input = el('input', { type: 'text', id: 'choose-class', inputmode: 'decimal', 'aria-label': 'Type the number', placeholder: 'Type the number, then Enter', autocomplete: 'off' });
+  input.addEventListener('keydown', (event) => {
+    const value = input.value.trim() === '' ? NaN : Number(input.value.trim().replace('−', '-'));
+    if (event.key === 'Escape') {
+      choosing = false;
+      refresh();
+    } else if (event.key === 'Enter' && Number.isFinite(value)) judge(value);
+    else return;
+    event.preventDefault();
+  });
+  return el('div', { class: 'chooser' }, input);
 }
 
 function judge(label) {
@@ -206,7 +226,7 @@ function given() {
     on: { click: () => go(id, 'Look again.') },
   }, picture(id, 64, `example ${id}`), el('span', { class: 'tile-name' }, className(labelOf(id))), el('span', { class: 'tile-note' }, verdictWords(id))), 24);
   box.id = 'given';
-  return [el('h3', {}, `Said so far: ${count(right)} right, ${count(wrong)} wrong, ${count(ids.length - right - wrong)} of another class`), box, more];
+  return [el('h3', {}, `Said so far: ${count(right)} right, ${count(wrong)} wrong, ${count(ids.length - right - wrong)} ${data.numbers ? 'of another number' : 'of another class'}`), box, more];
 }
 
 const DECK_KEYS = {
@@ -214,7 +234,7 @@ const DECK_KEYS = {
   ArrowLeft: () => judge(null), w: () => judge(null),
   ArrowUp: openChoice, i: openChoice,
   ArrowDown: skipCard, s: skipCard,
-  m: () => predictedOf(card) !== null && judge(predictedOf(card)),
+  m: () => !data.numbers && predictedOf(card) !== null && judge(predictedOf(card)),
 };
 
 addEventListener('keydown', (event) => {
