@@ -1,11 +1,11 @@
 """Wrong labels found by our scores, beside the cleanlab library, with the same network.
 
 cleanlab ranks by probabilities of examples that the network was not trained on: five trainings,
-each without a fifth. Ours are what one training notes of its own examples: with `er` the margin and
-the loss; with `metasp-robust` also its score, without and with ten verified examples per class.
-All rank the same examples, those that nobody verified. `area` is the chance that a wrong label is
-ranked before a right one, `precision` the part that is wrong of the N first, N being the number of
-wrong labels.
+each without a fifth; `adjusted` with its own correction for classes that the network is less sure
+of. Ours are what one training notes of its own examples: with `er` the margin and the loss, with
+`metasp-robust` also its score, each without and with ten verified examples per class. All rank the
+same examples, those that nobody verified. `area` is the chance that a wrong label is ranked before
+a right one, `precision` the part that is wrong of the N first, N being the number of wrong labels.
 
 cleanlab is an extra (`libraries`) that is imported here, when the comparison is asked for."""
 
@@ -94,11 +94,10 @@ def detected(spec: RunSpec, data: Path | None) -> dict[str, Mapping[str, Any]]:
     stream = load_benchmark(spec, data)
     wrong = set(stream.flipped["id"])
     robust = spec.with_(method="metasp-robust")
-    trained = {
-        "er": (spec, stream),
-        "metasp-robust": (robust, stream),
-        f"metasp-robust, {VERIFIED} verified": with_verified(robust, data),
-    }
+    trained = {}
+    for name, own in (("er", spec), ("metasp-robust", robust)):
+        trained[name] = (own, stream)
+        trained[f"{name}, {VERIFIED} verified"] = with_verified(own, data)
     ways: dict[str, Scores] = {}
     for name, (own, benchmark) in trained.items():
         for way, scores in noted(own, benchmark):
@@ -135,8 +134,12 @@ def cleanlab_scores(spec: RunSpec, stream: Benchmark) -> dict[str, Scores]:
     chances = out_of_sample(spec, stream)
     made = {}
     for method in ("self_confidence", "normalized_margin"):
-        given = get_label_quality_scores(labels, chances, method=method)
-        made[method] = as_scores(ids, labels, np.asarray(given), method)
+        for adjusted in (False, True):
+            given = get_label_quality_scores(
+                labels, chances, method=method, adjust_pred_probs=adjusted
+            )
+            name = f"{method}, adjusted" if adjusted else method
+            made[name] = as_scores(ids, labels, np.asarray(given), name)
     return made
 
 
@@ -172,6 +175,7 @@ def only(scores: Scores, ids: set[int]) -> Scores:
         scores.tasks[rows],
         scores.predicted[rows],
         {way: values[rows] for way, values in scores.ways.items()},
+        None if scores.margins is None else scores.margins[rows],
     )
 
 

@@ -15,7 +15,8 @@ Columns = Mapping[str, Sequence[Any]]
 
 WAYS = {
     "score": "how likely its label is right, as the method judges: 1 certainly, −1 certainly not",
-    "margin": "the logit of its label less the largest other, mean over its training",
+    "margin": "the logit of its label less the largest other, mean over its training, above or "
+    "below the median of its label",
     "loss": "its loss, mean over its training",
     "influence": "its influence over the mean size in its task; above 0 hurts",
     "both": "the mean of its ranks by influence and by loss",
@@ -61,6 +62,7 @@ class Scores:
     tasks: Array  # the first task an example was seen in
     predicted: Array  # the class that the model gave it last, or NO_CLASS
     ways: Mapping[str, Array]
+    margins: Array | None = None  # the mean margins as they are, where they are known
     targets: Array | None = None  # of a regression: the number that an example was given
     said: Array | None = None  # and the one that the model gives it
 
@@ -81,6 +83,8 @@ class Scores:
         values = self.ways[way]
         if way == "loss" and self.of_numbers:
             return 1 - values / self._far()
+        if way == "margin" and self.margins is not None:
+            return self.margins
         against = {"loss": math.log(2) - values, "influence": -values, "both": 0.5 - values}
         return against.get(way, values)
 
@@ -96,9 +100,15 @@ class Scores:
                 far[inside] = max(middle + FAR * (upper - middle), TINY)
         return far
 
+    def ranking(self, way: str) -> Array:
+        """What examples are ranked by, shape (n,): the lower the more suspect. A margin is compared
+        with those of its label: where wrong labels are one-sided, the network believes them, and
+        doubts the right ones of the class that they came from."""
+        return self.ways[way] if way == "margin" else self.support(way)
+
     def order(self, way: str) -> Array:
         """Rows from the most to the least suspect; unknown ones last, ties by id."""
-        return np.argsort(np.nan_to_num(self.support(way), nan=np.inf), kind="stable")
+        return np.argsort(np.nan_to_num(self.ranking(way), nan=np.inf), kind="stable")
 
     def expected(self, way: str) -> int:
         """An estimate of how many labels are wrong. A score is a probability, and these add up.
@@ -143,6 +153,8 @@ def score_examples(tables: Mapping[int, Columns], influence: Columns | None = No
         tasks[place[::-1]] = _whole(columns["task"])[::-1]  # the first is written last
         predicted[place] = _whole(_column(columns, "predicted"), NO_CLASS)
     ways = {way: _mean_by_id(fared, way, ids) for way in ("score", "margin", "loss")}
+    margins = ways["margin"]
+    ways["margin"] = _beside_their_own(margins, tasks, labels)
     own = _influences(measured, ids)
     if not np.isfinite(ways["loss"]).any():
         ways["loss"] = own["loss"]
@@ -151,8 +163,11 @@ def score_examples(tables: Mapping[int, Columns], influence: Columns | None = No
     ways["both"] = _mean_known(ranked) if np.isfinite(own["influence"]).any() else ranked[0]
     numbers: dict[str, Array | None] = {"targets": None, "said": None}
     if len(ids) and bool((labels == NO_CLASS).all()):
-        numbers = {"targets": _last_by_id(fared, "target", ids), "said": _last_by_id(fared, "said", ids)}
-    return Scores(ids, labels, tasks, predicted, ways, **numbers)
+        numbers = {
+            "targets": _last_by_id(fared, "target", ids),
+            "said": _last_by_id(fared, "said", ids),
+        }
+    return Scores(ids, labels, tasks, predicted, ways, margins, **numbers)
 
 
 def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float | int | None]:
@@ -163,8 +178,8 @@ def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float
     more suspect than a right one. `scored`: the part of the wrong ones that have a value.
     `listed`: how many are expected to be wrong; `listed_precision`: the part of those listed that
     is wrong; `listed_recall`: the part of the wrong ones that is listed."""
-    support = scores.support(way)
-    fine = np.isfinite(support)
+    ranking = scores.ranking(way)
+    fine = np.isfinite(ranking)
     bad = np.isin(scores.ids, list(wrong))
     count, listed = int(bad[fine].sum()), scores.suspects(way)
     hits = int(bad[listed].sum())
@@ -179,7 +194,7 @@ def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float
     if 0 < count < int(fine.sum()):
         from sklearn.metrics import roc_auc_score  # slow to load, and needed for this alone
 
-        result["area"] = float(roc_auc_score(bad[fine], -support[fine]))
+        result["area"] = float(roc_auc_score(bad[fine], -ranking[fine]))
     return result
 
 
@@ -234,6 +249,17 @@ def _mean_by_id(columns: Columns, name: str, ids: Array) -> Array:
     place = np.searchsorted(ids, _whole(columns["id"]))
     counts = np.maximum(_numbers(columns, "count"), 1)
     return _averaged(_numbers(columns, name), counts, place, len(ids))
+
+
+def _beside_their_own(values: Array, tasks: Array, labels: Array) -> Array:
+    """Values less the median of those of the same task and label; unknown ones stay so."""
+    out = values.copy()
+    order = np.lexsort((labels, tasks))
+    changes = (np.diff(tasks[order]) != 0) | (np.diff(labels[order]) != 0)
+    for rows in np.split(order, np.flatnonzero(changes) + 1):
+        known = rows[np.isfinite(values[rows])]
+        out[known] -= np.median(values[known]) if len(known) else 0.0
+    return out
 
 
 def _last_by_id(columns: Columns, name: str, ids: Array) -> Array:

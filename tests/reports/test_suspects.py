@@ -226,9 +226,21 @@ def test_tasks_follow_each_other_and_the_last_word_counts() -> None:
     first, again = fared([1.0, -1.0]), fared([3.0], count=[1], predicted=[7], label=[4])
     scores = score_examples({0: first, 1: again})
     assert scores.tasks.tolist() == [0, 0]
-    assert scores.ways["margin"].tolist() == [(3 * 1.0 + 3.0) / 4, -1.0]
+    assert scores.margins.tolist() == [(3 * 1.0 + 3.0) / 4, -1.0]
     assert scores.predicted.tolist() == [7, 1]
     assert scores.labels.tolist() == [4, 0]
+
+
+def test_margins_are_ranked_beside_those_of_their_label() -> None:
+    """The network doubts all of label 1, and of label 0 the last alone is far below the others."""
+    margins = [4.0, 4.5, 5.0, 1.0, -2.0, -2.5, -3.0, None]
+    labels = [0, 0, 0, 0, 1, 1, 1, 1]
+    scores = score_examples({0: fared(margins, labels)})
+    beside = [4.0 - 4.25, 4.5 - 4.25, 5.0 - 4.25, 1.0 - 4.25, 0.5, 0.0, -0.5]
+    assert scores.ways["margin"].tolist()[:7] == pytest.approx(beside)
+    assert scores.order("margin").tolist() == [3, 6, 0, 5, 1, 4, 2, 7]
+    assert scores.support("margin").tolist()[:7] == margins[:7]  # what the number of wrong goes by
+    assert quality(scores, "margin", {3})["area"] == 1.0
 
 
 def test_as_many_are_expected_wrong_as_stand_out() -> None:
@@ -282,6 +294,38 @@ def test_a_run_of_one_task_of_a_folder_names_its_files(
                "--format", "csv")[1].splitlines())}  # fmt: skip
     assert {row["file"] for row in rows} == moved & trained
     assert [row["predicted"] for row in rows] == [Path(r["file"]).stem[:-3] for r in rows]
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["explore", run["run"], "--out", str(page)])
+    assert not ended.value.code
+    told = page.read_text().partition('id="data">')[2].partition("</script>")[0]
+    assert (
+        dict(json.loads(told)["origins"]).items() >= {int(r["id"]): r["file"] for r in rows}.items()
+    )
+
+
+def test_rows_of_one_file_are_numbers_in_a_terminal_of_eighty_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long name of a file stands once, below the table, and names of classes stay whole."""
+    names = ["accept_reservations", "cancel_reservation"]
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    labels = (rows[:, 0] > 0).astype(int)
+    labels[:4] = 1 - labels[:4]
+    file = tmp_path / "the-answers-of-all-customers.npz"
+    np.savez(file, inputs=rows, labels=labels, class_names=names)
+    monkeypatch.chdir(tmp_path)
+    run = metasp.run(
+        f"arrays:{file.name}", method="er", tasks=1, backbone="mlp", epochs=9, threads=1
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = call(capsys, str(run["run"]), "--top", "5")
+    lines = out.splitlines()
+    assert all(len(line.rstrip()) <= 80 for line in lines if line[:1] in "┏┃│└")
+    assert f"row: in {file.name}" in " ".join(out.split())
+    table = "\n".join(line for line in lines if line.startswith("│"))
+    assert any(name in table for name in names)
+    assert "…" not in table
 
 
 def test_rows_of_tables_are_named_by_their_file(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def test_all_ways_rank_the_same_examples_and_find_what_is_wrong():
     spec = spec_of("split-digits", 60, 1, NOISE)
     found = detected(spec, None)
     assert {name.partition(":")[0] for name in found} == {
-        "er", "metasp-robust", "metasp-robust, 10 verified", "cleanlab"}  # fmt: skip
+        "er", "er, 10 verified", "metasp-robust", "metasp-robust, 10 verified", "cleanlab",
+    }  # fmt: skip
     assert all(entry["scored"] == 1 for entry in found.values())
     assert found["er: margin"]["area"] > 0.9
     assert found["cleanlab: self_confidence"]["area"] > 0.85

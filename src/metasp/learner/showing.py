@@ -109,7 +109,9 @@ def scenarios_of(learner: "ContinualLearner") -> dict[str, Any]:
     """The scores of all tasks, where each was tested after each."""
     events = [event for entry in learner._learned for event in entry.get("tested", [])]
     after = [event["on"] for event in events if not event["before"]]
-    if not learner.classes or after != [list(range(task + 1)) for task in range(len(learner._learned))]:
+    if not learner.classes or after != [
+        list(range(task + 1)) for task in range(len(learner._learned))
+    ]:
         return dict.fromkeys(SCENARIOS)
     return {name: so_far(events, name) for name in SCENARIOS}
 

@@ -51,7 +51,7 @@ def _corrections_table(runs: Sequence[RunDir]) -> Table:
     lines.append(("verified in all, with --trusted", [len(_ids(run.trusted())) for run in runs]))
     scores = [scores_of(run) for run in runs]
     known = [each for each in scores if len(each.scores.ids)]
-    notes = []
+    notes = [f"{letter}: {run.path.name}" for letter, run in zip("AB", runs)]
     if len(known) == len(runs):
         expected = [each.scores.expected(each.scores.best) for each in known]
         lines.append(("examples in training", [len(each.scores.ids) for each in known]))
@@ -62,8 +62,7 @@ def _corrections_table(runs: Sequence[RunDir]) -> Table:
             lines.append(("labels known to be wrong", [len(each.wrong or ()) for each in known]))
     rows = tuple((Cell(words), *(Cell(str(count)) for count in counts)) for words, counts in lines)
     data = tuple({"what": words, "a": counts[0], "b": counts[1]} for words, counts in lines)
-    names = tuple(f"{letter}: {run.path.name}" for letter, run in zip("AB", runs))
-    return Table("examples", ("", *names), rows, data, tuple(notes))
+    return Table("examples", ("", "A", "B"), rows, data, tuple(notes))
 
 
 def _ids(columns: Mapping[str, Sequence[Any]] | None) -> Sequence[Any]:
