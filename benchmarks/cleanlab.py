@@ -180,11 +180,11 @@ def only(scores: Scores, ids: set[int]) -> Scores:
 
 
 def render(rows: Sequence[Found]) -> list[str]:
-    lines = [f"{'stream':<22}{'noise':<15}{'ranked by':<36}{'area':>8}{'precision':>11}"]
+    lines = [f"{'stream':<22}{'noise':<15}{'ranked by':<45}{'area':>8}{'precision':>11}"]
     for row in rows:
         area, precision = statistics.mean(row.area), statistics.mean(row.precision)
         lines.append(
-            f"{row.benchmark:<22}{row.noise:<15}{row.ranked_by:<36}{area:>8.3f}{precision:>11.3f}"
+            f"{row.benchmark:<22}{row.noise:<15}{row.ranked_by:<45}{area:>8.3f}{precision:>11.3f}"
         )
     seeds = len(rows[0].area) if rows else 0
     lines.append(f"means of {seeds} seeds; cleanlab {version('cleanlab')}; {machine()}.")
