@@ -62,7 +62,7 @@ function learned(r) {
   const tasks = data.numbers ? r.tasks : r.tasks.slice(0, r.scenarios.class_il?.matrix.length ?? 0);
   if (!tasks.length) return '';
   const classes = new Set(tasks.flatMap((task) => task.classes)).size;
-  const turns = tasks.length > 1 ? `in ${plural(tasks.length, 'task')}, one after the other` : 'in one task';
+  const turns = `in ${plural(tasks.length, 'task')}${tasks.length > 1 ? ', one after the other' : ''}`;
   const kept = r.budget && r.memory.some((step) => step.held)
     ? `, with a memory of ${plural(r.budget, 'example')}` : '';
   if (data.numbers) return `The model learned numbers ${turns}${kept}.`;
