@@ -104,6 +104,20 @@ class RunSpec:
     true_label_column: str | None = setting(
         None, "Column that holds the true label, for scoring and for test data alone.", role="data"
     )
+    decode: str = setting(
+        "auto",
+        "Decode pictures all before training (eager) or as they are needed (lazy); auto: by their "
+        "size, lazy above 2 GB.",
+        choices=("auto", "eager", "lazy"),
+        late=True,
+        role="data",
+    )
+    skip_corrupt: bool = setting(
+        False,
+        "Leave out pictures that cannot be decoded, and count them.",
+        late=True,
+        role="data",
+    )
     labels: str | None = setting(
         None,
         "CSV or Parquet file of other train labels (id, label or --label-column); those of the "

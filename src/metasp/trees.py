@@ -1,5 +1,5 @@
 """Inputs of a model as a tree: a tensor, a tuple, or a dictionary of tensors, nested as one likes,
-with the example on the first axis of each."""
+with the example on the first axis of each. Encoded pictures may stand for a tensor of them."""
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten, tree_leaves, tree_map, tree_map_with_path
 
+from metasp.encoded import LazyRows
 from metasp.errors import UserError
 
 LABELS = ("labels", "label", "label_ids")
 """The keys under which a dictionary of columns holds the labels, the first that is there."""
 
-Tree: TypeAlias = Tensor | Sequence["Tree"] | Mapping[str, "Tree"]
-"""A tensor, or tuples, lists and dictionaries of trees."""
+Tree: TypeAlias = Tensor | LazyRows | Sequence["Tree"] | Mapping[str, "Tree"]
+"""A tensor, or pictures that become one when they are taken, or tuples, lists and dictionaries of
+trees."""
 
 
 def call(model: Callable[..., Any], inputs: Tree) -> Any:
@@ -96,7 +98,7 @@ def with_plain_dicts(tree: Tree) -> Tree:
     if isinstance(tree, Mapping):
         return {key: with_plain_dicts(value) for key, value in tree.items()}
     if type(tree) in (tuple, list):
-        return type(tree)(with_plain_dicts(value) for value in tree)  # type: ignore[call-arg]
+        return type(tree)(with_plain_dicts(value) for value in tree)  # type: ignore[arg-type,call-arg,union-attr]
     return tree
 
 

@@ -1,7 +1,7 @@
 """What travels between the parts: batches, examples, tasks, random streams."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Protocol, Self
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp import trees
+from metasp.encoded import LazyRows, ahead
 from metasp.trees import Tree
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
@@ -66,7 +67,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """A selection of rows of a larger array (or tree of them), which is never copied as a whole."""
+    """A selection of rows of a larger array (or tree of them), which is never copied as a whole, or
+    of pictures that are decoded when they are taken."""
 
     source: Tree
     rows: Tensor
@@ -86,12 +88,28 @@ class Examples:
         inputs = trees.each(lambda t: t[rows.to(t.device)], self.source)
         return Batch(inputs, self.labels[index], self.ids[index])
 
+    def batches(self, parts: Iterable[Tensor], pin: bool = False) -> Iterator[Batch]:
+        """The batch of each part (rows of this selection), in order. Pictures are decoded while
+        the batches before them are used, `pin` into memory that a GPU reads by itself."""
+
+        def taken(index: Tensor) -> Batch:
+            batch = self.take(index)
+            if not pin:
+                return batch
+            return batch._replace(inputs=trees.each(Tensor.pin_memory, batch.inputs))
+
+        return ahead(taken, parts) if isinstance(self.source, LazyRows) else map(self.take, parts)
+
     def only(self, index: Tensor) -> "Examples":
         return Examples(self.source, self.rows[index], self.labels[index], self.ids[index])
 
     def without(self, ids: Tensor) -> "Examples":
         """All but the examples of these ids."""
         return self.only(torch.nonzero(~torch.isin(self.ids, ids)).flatten())
+
+    def without_rows(self, rows: Tensor) -> "Examples":
+        """All but these rows of the source."""
+        return self.only(torch.nonzero(~torch.isin(self.rows, rows)).flatten())
 
     def to(self, device: torch.device) -> "Examples":
         source = trees.each(lambda t: t.to(device), self.source)
@@ -133,6 +151,12 @@ class Task:
         validation = None if self.validation is None else self.validation.without(ids)
         train = self.train.without(ids)
         return replace(self, train=train, trusted=trusted, validation=validation)
+
+    def without_rows(self, rows: Tensor) -> "Task":
+        """The same task, but for these rows of the source, those for testing too."""
+        names = ("train", "test", "trusted", "validation")
+        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
+        return replace(self, **{name: part.without_rows(rows) for name, part in parts.items()})
 
     def with_trusted_in_train(self) -> "Task":
         """The same task with its trusted examples among the others, for who keeps no memory."""

@@ -13,9 +13,13 @@ REVISION = "a" * 40
 
 
 @contextmanager
-def serving(root: Path, name: str) -> Iterator[tuple[str, list[str]]]:
-    """The address of a hub that has the folder as data set `name`, and what it was asked for."""
+def serving(
+    root: Path, name: str, served: list[int] | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """The address of a hub that has the folder as data set `name`, and what it was asked for. The
+    bytes of each answer are added to `served`."""
     asked: list[str] = []
+    served = [] if served is None else served
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
@@ -29,23 +33,31 @@ def serving(root: Path, name: str) -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
+                served.append(len(body))
 
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
             about, tree = f"/api/datasets/{name}", f"/api/datasets/{name}/tree/{REVISION}"
             file = root / path.removeprefix(f"/datasets/{name}/resolve/{REVISION}/")
-            if path in (about, f"{about}/revision/{REVISION}"):
+            if path in (about, f"{about}/revision/main", f"{about}/revision/{REVISION}"):
                 entry = {"id": name, "sha": REVISION, "private": False, "gated": False,
                          "disabled": False, "downloads": 0, "likes": 0, "tags": [],
-                         "siblings": [], "lastModified": "2024-01-01T00:00:00.000Z"}  # fmt: skip
+                         "siblings": siblings(root),
+                         "lastModified": "2024-01-01T00:00:00.000Z"}  # fmt: skip
                 self.answer(200, json.dumps(entry).encode(), Content_Type="application/json")
             elif path.startswith(tree) and (folder := root / path[len(tree) + 1 :]).is_dir():
                 listed = [entry_of(inner, root) for inner in sorted(folder.iterdir())]
                 self.answer(200, json.dumps(listed).encode(), Content_Type="application/json")
             elif path.startswith(f"/datasets/{name}/") and file.is_file():
                 body = file.read_bytes()
-                tag = hashlib.sha256(body).hexdigest()
-                self.answer(200, body, ETag=f'"{tag}"', X_Repo_Commit=REVISION)
+                about = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X_Repo_Commit": REVISION}
+                start, _, end = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
+                if start:
+                    last = min(int(end or len(body)), len(body) - 1)
+                    about["Content_Range"] = f"bytes {start}-{last}/{len(body)}"
+                    self.answer(206, body[int(start) : last + 1], **about)
+                else:
+                    self.answer(200, body, **about)
             else:
                 known = path.startswith((f"/datasets/{name}/", f"{about}/"))
                 self.answer(404, X_Error_Code="EntryNotFound" if known else "RepoNotFound")
@@ -61,6 +73,14 @@ def serving(root: Path, name: str) -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def siblings(root: Path) -> list[dict[str, Any]]:
+    """All files, as the description of a data set names them."""
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    return [
+        {"rfilename": str(path.relative_to(root)), "size": path.stat().st_size} for path in files
+    ]
 
 
 def entry_of(path: Path, root: Path) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from tests.benchmarks.factories import table_set
 from tests.benchmarks.small_hub import serving
 
 
-def run_cli(at: Path, endpoint: str, *arguments: str, before: str = "") -> tuple[int, str, str]:
-    code = f"{before}\nfrom metasp.cli import main; main()"
-    env = {
+def hub_environment(at: Path, endpoint: str) -> dict[str, str]:
+    """For a process whose hub is on this machine and whose files are all in one folder."""
+    return {
         **os.environ,
         "METASP_CACHE": str(at / "cache"),
         "METASP_RUNS": str(at / "runs"),
@@ -26,6 +26,11 @@ def run_cli(at: Path, endpoint: str, *arguments: str, before: str = "") -> tuple
         "HF_DATASETS_OFFLINE": "0",
         "NO_PROXY": "127.0.0.1",
     }
+
+
+def run_cli(at: Path, endpoint: str, *arguments: str, before: str = "") -> tuple[int, str, str]:
+    code = f"{before}\nfrom metasp.cli import main; main()"
+    env = hub_environment(at, endpoint)
     done = subprocess.run(
         [sys.executable, "-c", code, "run", "--json", "--epochs", "1", *arguments],
         capture_output=True,
@@ -54,6 +59,20 @@ def test_a_set_is_downloaded_once(tmp_path: Path) -> None:
     )
     assert code == 0, err
     assert json.loads(out)["spec"]["data_digest"] == first["spec"]["data_digest"]
+
+
+@pytest.mark.slow
+def test_a_set_is_read_in_place(tmp_path: Path) -> None:
+    """Its Parquet files are all that is kept, and all it takes when the hub is gone."""
+    lazy = ("--benchmark", "hub:somebody/things", "--tasks", "2", "--decode", "lazy")
+    with serving(table_set(tmp_path / "set"), "somebody/things") as (endpoint, _):
+        code, out, err = run_cli(tmp_path, endpoint, *lazy)
+        assert code == 0, err
+    assert not [*tmp_path.rglob("*.npy"), *tmp_path.rglob("*.arrow")]
+    code, again, err = run_cli(tmp_path, "http://127.0.0.1:9", *lazy, "--force")
+    assert code == 0, err
+    assert json.loads(again)["class_il"] == json.loads(out)["class_il"]
+    assert json.loads(again)["spec"] == json.loads(out)["spec"]
 
 
 @pytest.mark.slow

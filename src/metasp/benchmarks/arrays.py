@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp import trees
-from metasp.benchmarks.parquet import check_names, number_domains, number_labels
+from metasp.benchmarks.numbering import check_names, number_domains, number_labels
 from metasp.benchmarks.places import own_place
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, default_tasks, held_out

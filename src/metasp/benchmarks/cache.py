@@ -6,15 +6,19 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor
 
+from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.places import digest_of
+from metasp.encoded import CorruptPicture, LazyRows, WithHoles
 from metasp.errors import UserError
 from metasp.folders import cache_folder
 
@@ -25,10 +29,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Decoded:
-    """Pictures (n, c, h, w) of all splits one after another, with a label each. `domains` (n,)
-    numbers the values of a further column, where one was asked for."""
+    """Pictures (n, c, h, w) of all splits one after another, with a label each; they may
+    still be encoded. `domains` (n,) numbers the values of a further column, where one was asked
+    for."""
 
-    inputs: Tensor
+    inputs: Tensor | LazyRows
     labels: Tensor
     splits: Mapping[str, int]
     class_names: tuple[str, ...]
@@ -58,6 +63,33 @@ class Table:
     domains: Sequence[int] | None = None
     domain_names: Sequence[str] = ()
     true_labels: Sequence[int] | None = None
+    corrupt: Mapping[int, str] = field(default_factory=dict)  # rows that were skipped, and why
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """All of it in plain values, without what is not there: older copies keep their digest."""
+        body: dict[str, Any] = {
+            "labels": list(self.labels),
+            "splits": dict(self.splits),
+            "class_names": list(self.class_names),
+            "domains": None if self.domains is None else list(self.domains),
+            "domain_names": list(self.domain_names),
+        }
+        if self.true_labels is not None:
+            body["true_labels"] = list(self.true_labels)
+        if self.corrupt:
+            body["corrupt"] = {str(row): why for row, why in self.corrupt.items()}
+        return body
+
+    def of(self, inputs: Tensor | LazyRows, digest: str) -> Decoded:
+        """The same with its pictures."""
+        labels, domains, true = (
+            None if column is None else torch.tensor(column, dtype=torch.long)
+            for column in (self.labels, self.domains, self.true_labels)
+        )
+        assert labels is not None
+        names = tuple(self.class_names), tuple(self.domain_names)
+        return Decoded(inputs, labels, self.splits, names[0], domains, names[1], digest, true)
 
 
 class Damaged(Exception):
@@ -65,10 +97,28 @@ class Damaged(Exception):
 
 
 class Pictures:
-    """An .npy file that grows picture by picture; the number of rows is written at the end."""
+    """An .npy file that grows picture by picture; the number of rows is written at the end. Where
+    it is told to `skip` corrupt pictures, these are black and their rows noted."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], skip: bool = False) -> None:
         self.file, self.count, self.shape = file, 0, (0, 0, 0)
+        self.skip, self.corrupt = skip, dict[int, str]()
+
+    def decode(self, decoder: Decoder, content: bytes, where: Callable[[], str]) -> None:
+        """Add one encoded picture, which an error names by `where`."""
+        try:
+            picture = decoder(content, where)
+        except CorruptPicture as error:
+            if not self.skip:
+                raise
+            self.corrupt[self.count + len(self.corrupt) * (not self.count)] = str(error)
+            if self.count:
+                self.append(np.zeros(self.shape, np.uint8))
+            return
+        if not self.count:
+            for _ in self.corrupt:  # those before the first that told the shape
+                self.append(np.zeros(picture.shape, np.uint8))
+        self.append(picture)
 
     def append(self, picture: Array) -> None:
         """Add one picture (c, h, w) of bytes, of the same shape as all before."""
@@ -88,39 +138,33 @@ class Pictures:
         np.lib.format.write_array_header_1_0(self.file, header)
 
 
-def decoded(identity: Mapping[str, Any], read: Callable[[Pictures], Table]) -> Decoded:
-    """What `identity` stands for: from the cache if it is there and sound, else read anew."""
+def decoded(
+    identity: Mapping[str, Any], read: Callable[[Pictures], Table], skip: bool | None = None
+) -> Decoded:
+    """What `identity` stands for: from the cache if it is there and sound, else read anew, without
+    its corrupt pictures if these are to be skipped."""
     key = digest_of(identity)[:24]
     folder = cache_folder()
     try:
         return load(folder, key)
     except (Damaged, FileNotFoundError):
-        store(folder, key, read)
+        store(folder, key, read, bool(skip))
     return load(folder, key)
 
 
-def store(folder: Path, key: str, read: Callable[[Pictures], Table]) -> None:
+def store(folder: Path, key: str, read: Callable[[Pictures], Table], skip: bool = False) -> None:
     """Read into a temporary file and put it in place when it is whole. The header comes last:
     without it the array does not count."""
     with caching(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with whole(folder / f"{key}.npy") as file:
-        pictures = Pictures(file)
+        pictures = Pictures(file, skip)
         table = read(pictures)
         if not pictures.count:
             raise UserError("this data holds no examples: check that its folder is the right one.")
         pictures.close()
-    body = {
-        "format": FORMAT,
-        "array": file_digest(folder / f"{key}.npy"),
-        "labels": list(table.labels),
-        "splits": dict(table.splits),
-        "class_names": list(table.class_names),
-        "domains": None if table.domains is None else list(table.domains),
-        "domain_names": list(table.domain_names),
-    }
-    if table.true_labels is not None:  # else not at all: older copies keep their digest
-        body["true_labels"] = list(table.true_labels)
+    array = file_digest(folder / f"{key}.npy")
+    body = {"format": FORMAT, "array": array, **table.content}
     with whole(folder / f"{key}.json") as file:
         file.write(json.dumps({"body": body, "checksum": digest_of(body)}).encode())
 
@@ -137,27 +181,23 @@ def load(folder: Path, key: str) -> Decoded:
             raise Damaged("its pictures were cut short or altered")
         # Copy-on-write: torch needs a writable array, the file must never change.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
-        labels = torch.tensor(body["labels"], dtype=torch.long)
-        domains = body["domains"]
-        true = torch.tensor(body.get("true_labels", body["labels"]), dtype=torch.long)
-        counts = {len(array), len(labels), len(true), sum(body["splits"].values())}
+        about = {name: body[name] for name in body if name not in ("format", "array")}
+        holes = {int(row): str(why) for row, why in about.pop("corrupt", {}).items()}
+        table = Table(**about)
+        true = table.labels if table.true_labels is None else table.true_labels
+        counts = {len(array), len(table.labels), len(true), sum(table.splits.values())}
         if len(counts) > 1:
             raise Damaged("its rows and labels do not agree")
+        content = {"array": body["array"], **about}
+        if holes:
+            content["corrupt"] = sorted(holes)  # what is said of them depends on the place
+        inputs = torch.from_numpy(array)
+        found = WithHoles(inputs, holes) if holes else inputs
+        return table.of(found, digest_of(content)[:16])
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise Damaged(str(error)) from error
-    content = {name: value for name, value in body.items() if name != "format"}
-    return Decoded(
-        inputs=torch.from_numpy(array),
-        labels=labels,
-        splits=body["splits"],
-        class_names=tuple(body["class_names"]),
-        domains=None if domains is None else torch.tensor(domains, dtype=torch.long),
-        domain_names=tuple(body["domain_names"]),
-        digest=digest_of(content)[:16],
-        true_labels=true if "true_labels" in body else None,
-    )
 
 
 def content_digest(files: Sequence[Path], root: Path) -> str:
@@ -166,14 +206,28 @@ def content_digest(files: Sequence[Path], root: Path) -> str:
         [str(path.relative_to(root)), (about := path.stat()).st_size, about.st_mtime_ns]
         for path in files
     ]
-    note = cache_folder() / "seen" / f"{digest_of([str(root.resolve()), stamp])[:24]}.json"
+
+    def look() -> str:
+        with progress(len(files), "checking") as advance:
+            found = []
+            for (name, *_), path in zip(stamp, files):
+                found.append([name, file_digest(path)])
+                advance(1)
+        return digest_of(found)
+
+    return str(remembered([str(root.resolve()), stamp], look))
+
+
+def remembered(key: Any, find: Callable[[], Any]) -> Any:
+    """What was found out about `key` before, or is now: a plain value."""
+    note = cache_folder() / "seen" / f"{digest_of(key)[:24]}.json"
     try:
         entry = json.loads(note.read_bytes())
         if entry["checksum"] == digest_of(entry["content"]):
-            return str(entry["content"])
+            return entry["content"]
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         pass  # nothing remembered, or not readable: look again
-    content = digest_of([[name, file_digest(path)] for (name, *_), path in zip(stamp, files)])
+    content = find()
     with caching(note.parent):
         note.parent.mkdir(parents=True, exist_ok=True)
     with whole(note) as file:
@@ -209,3 +263,12 @@ def caching(folder: Path) -> Iterator[None]:
 def file_digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def progress(rows: int, doing: str = "decoding") -> Iterator[Any]:
+    """Show how much is done, to a person at a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        line = bar.add_task(doing, total=rows)
+        yield lambda count: bar.advance(line, count)

@@ -22,7 +22,10 @@ Pairs = Dataset[object] | Sequence[tuple[object, object]]
 
 PREFIX = "python:"
 # Said otherwise, or not at all.
-NOT_HERE = ("benchmark", "tasks", "data_digest", "label_column", "true_label_column", "labels")
+NOT_HERE = (
+    "benchmark", "tasks", "data_digest", "label_column", "true_label_column", "labels", "decode",
+    "skip_corrupt",
+)  # fmt: skip
 SETTINGS = tuple(name for name in fields_with(RunSpec, role="data") if name not in NOT_HERE)
 
 

@@ -5,37 +5,55 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from metasp.benchmarks.cache import Decoded, Pictures, Table, content_digest, decoded
+from metasp.benchmarks.cache import (
+    Decoded,
+    Pictures,
+    Table,
+    content_digest,
+    decoded,
+    progress,
+    remembered,
+)
 from metasp.benchmarks.columns import column, read_columns
+from metasp.benchmarks.hub import download, hub_bytes, open_hub
+from metasp.benchmarks.in_place import LARGE, Files, open_tables, read_file
+from metasp.benchmarks.numbering import number_labels
 from metasp.benchmarks.parquet import (
     SPLITS,
     inside,
-    number_labels,
-    open_hub,
     open_local,
-    progress,
     read_tables,
     splits_in,
 )
 from metasp.benchmarks.pictures import Decoder
-from metasp.benchmarks.places import hub_identity, local_folder, own_place, wanted
+from metasp.benchmarks.places import (
+    digest_of,
+    hub_identity,
+    is_cached,
+    local_folder,
+    own_place,
+    wanted,
+)
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, default_tasks, held_out
 from metasp.benchmarks.tables import table_source
+from metasp.encoded import LazyRows
 from metasp.errors import UserError
 from metasp.field_checks import is_text
 
+MANY, SAMPLE = 100_000, 20_000  # pictures of which not all make the constants, but so many
 LIST = "metadata.csv"  # as the hub's folders of pictures have it
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 def hub_source(name: str, request: Request, data: Path | None) -> Source:
     """Any set of pictures on the hub, by its name; from a folder under `data` if it is there."""
-    return finished(name, read_table_set(name, local_folder(data, name), request))
+    return finished(name, read_table_set(name, local_folder(data, name), request), request)
 
 
 def folder_source(path: str, request: Request, data: Path | None) -> Source:
@@ -45,32 +63,59 @@ def folder_source(path: str, request: Request, data: Path | None) -> Source:
         raise UserError(f"{path} is not a folder: give folder:PATH with one folder per class.")
     if next(folder.rglob("*.parquet"), None) is not None:
         table = table_source(folder, request)
-        return table or finished(folder.name, read_table_set(folder.name, folder, request))
+        return table or finished(folder.name, read_table_set(folder.name, folder, request), request)
     if request.domain_column is not None:
         raise UserError("a folder of pictures has no columns: use --split-by class or order.")
     if request.label_column is not None or request.true_label_column is not None:
         rows = listed_pictures(folder, request)
-        files = [folder / row.file for row in rows]
+        files, table = [folder / row.file for row in rows], listed_table(rows)
         told = [[row.split, row.file, row.label, row.true_label] for row in rows]
         identity = {"listed": told, "pictures": content_digest(files, folder), **wanted(request)}
-        return finished(
-            folder.name, decoded(identity, lambda out: read_listed(folder, rows, request, out))
-        )
-    splits = class_folders(folder)
-    files = [path for classes in splits.values() for paths in classes.values() for path in paths]
-    identity = {"pictures": content_digest(files, folder), **wanted(request)}
-    return finished(folder.name, decoded(identity, lambda out: read_folders(splits, request, out)))
+    else:
+        splits = class_folders(folder)
+        files, table = files_in_order(splits), folder_table(splits)
+        identity = {"pictures": content_digest(files, folder), **wanted(request)}
+    if may_stay_encoded(request, identity):
+        pictures = Files(files, request)
+        if pictures.is_wanted(request):
+            return finished(folder.name, pictures.found(table, identity), request)
+
+    def read(out: Pictures) -> Table:
+        return replace(table, corrupt=read_files(files, request, out))
+
+    return finished(folder.name, decoded(identity, read, request.skip_corrupt), request)
 
 
-def finished(name: str, found: Decoded) -> Source:
+def finished(name: str, found: Decoded, request: Request) -> Source:
     """A source with its constants, taken from the train examples alone."""
     if found.splits.get("train") and (found.splits.get("test") or found.splits.get("validation")):
         test = found.rows("test") if found.splits.get("test") else found.rows("validation")
         source = source_of(name, found, found.rows("train"), test)
     else:
         source = held_out_source(name, found, found.rows(*found.splits))
-    mean, std = constants(check_classes(source).train)
+    mean, std = picture_constants(check_classes(source), bool(request.skip_corrupt))
     return replace(source, mean=mean, std=std)
+
+
+def picture_constants(source: Source, skip: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation by channel of the train pictures; of very many, those of a part."""
+    train = source.train
+    if len(train) > MANY:
+        train = train.only(torch.arange(SAMPLE) * len(train) // SAMPLE)
+    whole = train.source
+    if not isinstance(whole, LazyRows):
+        return constants(train)
+
+    def look() -> Any:
+        with progress(len(train), "mean and deviation") as advance:
+            sound = train
+            if skip:
+                sound = train.without_rows(torch.tensor([*whole.unreadable(train.rows)]))
+            return constants(sound, advance)
+
+    # What was decoded once need not be again at the next start.
+    mean, std = remembered([source.digest, skip, digest_of(train.rows.tolist())], look)
+    return tuple(mean), tuple(std)
 
 
 def source_of(name: str, found: Decoded, train: Tensor, test: Tensor) -> Source:
@@ -104,17 +149,40 @@ def held_out_source(name: str, found: Decoded, pool: Tensor) -> Source:
 
 
 def read_table_set(name: str, folder: Path | None, request: Request) -> Decoded:
-    """The decoded pictures of a set of tables: from Parquet files in a folder, else the hub."""
+    """The pictures of a set of tables: of Parquet files in a folder, else of the hub."""
     if folder is None:
-
-        def read(out: Pictures) -> Table:
-            return read_tables(*open_hub(name), request, out)
-
-        return decoded(hub_identity(name, request), read)
+        return read_hub_set(name, request)
     splits = splits_in(folder)
     files = sorted(path for paths in splits.values() for path in paths)
     identity = {"content": content_digest(files, folder), **wanted(request)}
-    return decoded(identity, lambda out: read_tables(*open_local(splits), request, out))
+    if may_stay_encoded(request, identity):
+        pictures, table = open_tables(splits, request)
+        if pictures is not None:
+            return pictures.found(table, identity)
+
+    def read(out: Pictures) -> Table:
+        return read_tables(*open_local(splits), request, out)
+
+    return decoded(identity, read, request.skip_corrupt)
+
+
+def may_stay_encoded(request: Request, identity: Mapping[str, Any]) -> bool:
+    """Whether pictures may be decoded as they are needed: a decoded copy that is there is used."""
+    return request.decode == "lazy" or (request.decode is None and not is_cached(identity))
+
+
+def read_hub_set(name: str, request: Request) -> Decoded:
+    """The same of the hub; it is asked once, unless its files are to be read in place."""
+    identity = hub_identity(name, request)
+    if may_stay_encoded(request, identity) and (
+        request.decode == "lazy" or hub_bytes(name) > LARGE
+    ):
+        return read_table_set(name, download(name), request)
+
+    def read(out: Pictures) -> Table:
+        return read_tables(*open_hub(name), request, out)
+
+    return decoded(identity, read, request.skip_corrupt)
 
 
 def class_folders(folder: Path) -> dict[str, dict[str, list[Path]]]:
@@ -198,11 +266,8 @@ def same_names(names: Sequence[str], place: Path) -> None:
         seen[plain] = name
 
 
-def read_folders(
-    splits: Mapping[str, Mapping[str, Sequence[Path]]], request: Request, out: Pictures
-) -> Table:
-    """Decode all files class by class, in the order of their names."""
-    decoder = Decoder(request.image_size, request.colour)
+def folder_table(splits: Mapping[str, Mapping[str, Sequence[Path]]]) -> Table:
+    """The labels of all files, class by class."""
     names = sorted(splits["train"])
     labels: list[int] = []
     sizes = {}
@@ -211,12 +276,17 @@ def read_folders(
         sizes[split] = sum(counts)
         for label, count in enumerate(counts):
             labels += [label] * count
-    files = files_in_order(splits)
+    return Table(labels, sizes, names)
+
+
+def read_files(files: Sequence[Path], request: Request, out: Pictures) -> Mapping[int, str]:
+    """Decode files one after another; gives the corrupt ones, where they are to be skipped."""
+    decoder = Decoder(request.image_size, request.colour)
     with progress(len(files)) as advance:
         for path in files:
-            out.append(decoder(read_file(path), lambda path=path: str(path)))  # type: ignore[misc]
+            out.decode(decoder, read_file(path), lambda path=path: str(path))  # type: ignore[misc]
             advance(1)
-    return Table(labels, sizes, names)
+    return out.corrupt
 
 
 def files_in_order(splits: Mapping[str, Mapping[str, Sequence[Path]]]) -> list[Path]:
@@ -270,23 +340,10 @@ def listed_pictures(folder: Path, request: Request) -> list[Listed]:
     return sorted(rows, key=lambda row: (row.split != "train", row.split))
 
 
-def read_listed(folder: Path, rows: Sequence[Listed], request: Request, out: Pictures) -> Table:
-    """Decode the pictures of a table in its order."""
-    decoder = Decoder(request.image_size, request.colour)
-    with progress(len(rows)) as advance:
-        for row in rows:
-            path = folder / row.file
-            out.append(decoder(read_file(path), lambda path=path: str(path)))  # type: ignore[misc]
-            advance(1)
+def listed_table(rows: Sequence[Listed]) -> Table:
+    """The labels of the pictures of a table, in its order."""
     true = [row.true_label for row in rows if row.true_label is not None]
     labels, names = number_labels([*(row.label for row in rows), *true], None)
     sizes = Counter(row.split for row in rows)
     own = labels[: len(rows)]
     return Table(own, sizes, names, true_labels=labels[len(rows) :] if true else None)
-
-
-def read_file(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error

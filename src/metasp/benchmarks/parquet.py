@@ -3,23 +3,19 @@
 import contextlib
 import logging
 import re
-import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import Progress
 
-from metasp.benchmarks.cache import Pictures, Table
+from metasp.benchmarks.cache import Pictures, Table, progress
+from metasp.benchmarks.numbering import number_domains, number_labels
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError, unknown
-from metasp.field_checks import is_text
 
 SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation",
           "val": "validation", "dev": "validation"}  # fmt: skip
@@ -116,91 +112,101 @@ def same_columns(columns: Mapping[Path, Sequence[str]]) -> None:
             )
 
 
-def open_hub(name: str) -> tuple[dict[str, Any], int]:
-    """A data set of the hub by its name, downloaded with progress if need be."""
-    datasets = library()
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
-
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
-    offline: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, *transport_errors())
-    failures = (OSError, ValueError, TypeError, RuntimeError)
-    broken: tuple[type[Exception], ...] = (*failures, datasets.exceptions.DatasetsError)
-    try:
-        revision = HfApi().dataset_info(name, timeout=20).sha
-        found = datasets.load_dataset(name, revision=revision)
-    except (RepositoryNotFoundError, HFValidationError):
-        raise UserError(f"there is no data set {name!r} on the Hugging Face hub.") from None
-    except HfHubHTTPError as error:
-        raise UserError(f"the Hugging Face hub refused {name}: {one_line(error)}.") from error
-    except offline as error:
-        raise UserError(
-            f"the Hugging Face hub cannot be reached for {name}: connect to the network, or name "
-            "a folder that holds the data with --data."
-        ) from error
-    except broken as error:
-        raise unreadable(f"{name} cannot be loaded ({one_line(error)}).", error) from error
-    return dict(found), sum(len(part) for part in found.values())
-
-
-def transport_errors() -> tuple[type[Exception], ...]:
-    """What the hub's library raises without a network: its HTTP client's own errors, which are
-    not those of the system."""
-    clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
-    return tuple(client.HTTPError for client in clients)
-
-
 def unreadable(sentence: str, error: Exception) -> UserError:
     if "duplicated" in str(error):
         return UserError("two classes have the same name in these tables: rename one of them.")
     return UserError(sentence)
 
 
+class Chosen(NamedTuple):
+    """The columns of a table that are wanted, and the types of all."""
+
+    image: str
+    label: str
+    truth: str | None
+    domain: str | None
+    features: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, features: Mapping[str, Any], request: Request) -> Self:
+        image, label = image_column(features), label_column(features, request.label_column)
+        truth = true_label_column(features, request.true_label_column, label)
+        if request.domain_column is not None and request.domain_column not in features:
+            raise unknown(
+                "column", request.domain_column, [n for n in features if n not in (image, label)]
+            )
+        return cls(image, label, truth, request.domain_column, features)
+
+    @property
+    def beside(self) -> list[str]:
+        """All of them but the pictures."""
+        return list(dict.fromkeys(n for n in (self.label, self.truth, self.domain) if n))
+
+
+class Gathered:
+    """What the rows of all splits say besides their pictures."""
+
+    def __init__(self, columns: Chosen) -> None:
+        self.columns = columns
+        self.values: list[Any] = []
+        self.true: list[Any] = []
+        self.domains: list[Any] = []
+        self.sizes: dict[str, int] = {}
+
+    def add(self, split: str, batch: Mapping[str, list[Any]]) -> None:
+        label, truth, domain = self.columns.label, self.columns.truth, self.columns.domain
+        given = batch[label]
+        self.sizes[split] = self.sizes.get(split, 0) + len(given)
+        if truth is not None:
+            self.true += batch[truth]
+            # Test data may have no other labels. Train data without them is a mistake.
+            lacking = split != "train" and all(value is None for value in given)
+            given = batch[truth] if lacking else given
+        self.values += given
+        self.domains += batch[domain] if domain else []
+
+    def table(self, corrupt: Mapping[int, str] | None = None) -> Table:
+        about = self.columns
+        known = class_names(about.features, about.label, about.truth)
+        labels, names = number_labels([*self.values, *self.true], known)
+        table = Table(labels[: len(self.values)], self.sizes, names, corrupt=corrupt or {})
+        if about.truth is not None:
+            table = replace(table, true_labels=labels[len(self.values) :])
+        if about.domain is not None:
+            codes, called = number_domains(self.domains)
+            table = replace(table, domains=codes, domain_names=called)
+        return table
+
+
+def features_of(streams: Mapping[str, Any]) -> Mapping[str, Any]:
+    first = next(iter(streams.values()))
+    found: Mapping[str, Any] = first.features or first._resolve_features().features
+    return found
+
+
+def with_encoded(stream: Any, columns: Chosen) -> Any:
+    """The same stream with its pictures as they are stored."""
+    if type(columns.features[columns.image]).__name__ != "Image":
+        return stream
+    return stream.cast_column(columns.image, library().Image(decode=False))
+
+
 def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pictures) -> Table:
     """Decode every picture into `out`, and give labels and class names."""
-    datasets = library()
     decoder = Decoder(request.image_size, request.colour)
-    first = next(iter(streams.values()))
-    features = first.features or first._resolve_features().features
-    image, label = image_column(features), label_column(features, request.label_column)
-    truth = true_label_column(features, request.true_label_column, label)
-    if request.domain_column is not None and request.domain_column not in features:
-        raise unknown(
-            "column", request.domain_column, [n for n in features if n not in (image, label)]
-        )
-    values: list[Any] = []
-    true: list[Any] = []
-    domains: list[Any] = []
-    sizes: dict[str, int] = {}
+    columns = Chosen.of(features_of(streams), request)
+    found = Gathered(columns)
     with progress(rows) as advance:
         for split in splits_in_order(streams):
-            stream = streams[split]
-            if type(features[image]).__name__ == "Image":
-                stream = stream.cast_column(image, datasets.Image(decode=False))
-            number = 0
-            for batch in batches(stream, split):
-                for content in batch[image]:
-                    out.append(decoder(raw_bytes(content, split, number), row_words(split, number)))
+            number = found.sizes.setdefault(split, 0)
+            for batch in batches(with_encoded(streams[split], columns), split):
+                for content in batch[columns.image]:
+                    where = row_words(split, number)
+                    out.decode(decoder, raw_bytes(content, split, number), where)
                     number += 1
-                given = batch[label]
-                if truth is not None:
-                    true += batch[truth]
-                    # Test data may have no other labels. Train data without them is a mistake.
-                    lacking = split != "train" and all(value is None for value in given)
-                    given = batch[truth] if lacking else given
-                values += given
-                domains += batch[request.domain_column] if request.domain_column else []
-                advance(len(batch[label]))
-            sizes[split] = number
-    labels, names = number_labels([*values, *true], class_names(features, label, truth))
-    table = Table(labels[: len(values)], sizes, names)
-    if truth is not None:
-        table = replace(table, true_labels=labels[len(values) :])
-    if request.domain_column is not None:
-        codes, called = number_domains(domains)
-        table = replace(table, domains=codes, domain_names=called)
-    return table
+                found.add(split, batch)
+                advance(len(batch[columns.label]))
+    return found.table(out.corrupt)
 
 
 def true_label_column(features: Mapping[str, Any], wanted: str | None, label: str) -> str | None:
@@ -302,59 +308,6 @@ def label_column(features: Mapping[str, Any], wanted: str | None) -> str:
     )
 
 
-def number_labels(
-    values: Sequence[Any],
-    names: Sequence[str] | None,
-    what: str = "label",
-    flag: str = "--label-column",
-) -> tuple[list[int], list[str]]:
-    """Labels as numbers from 0, and what each is called. Without names the different values are
-    the classes, in their own order. `what` they are, and the `flag` that chose them, are for the
-    words of a mistake."""
-    if names is not None:
-        check_names(names)
-        for row, value in enumerate(values):
-            if not isinstance(value, int) or not 0 <= value < len(names):
-                raise UserError(
-                    f"row {row} has label {value!r}, out of range: there are {len(names)} "
-                    f"classes, numbered from 0 to {len(names) - 1}."
-                )
-        return [int(value) for value in values], list(names)
-    kinds = {type(value) for value in values}
-    if not (kinds <= {int, bool} or kinds == {str}):
-        raise UserError(
-            f"{what}s must be whole numbers or all text, not "
-            f"{', '.join(sorted(kind.__name__ for kind in kinds))}: store them so, or "
-            f"choose another {flag}."
-        )
-    distinct = sorted(set(values))
-    if distinct and isinstance(distinct[0], int) and distinct[0] < 0:
-        raise UserError(
-            f"row {values.index(distinct[0])} has {what} {distinct[0]}, out of range: {what}s are "
-            "numbered from 0."
-        )
-    index = {value: number for number, value in enumerate(distinct)}
-    called = [str(value) for value in distinct]
-    check_names(called)
-    return [index[value] for value in values], called
-
-
-def number_domains(values: Sequence[Any]) -> tuple[list[int], list[str]]:
-    """The values of a column to split by as numbers from 0, and what each is called."""
-    return number_labels(values, None, "domain", "--split-by")
-
-
-def check_names(names: Sequence[str]) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise UserError(f"two classes have the same name {twice[0]!r}: rename one of them.")
-    for name in names:
-        if not is_text(name):
-            raise UserError(
-                f"the value {name!r} of a label or column contains control characters: rename it."
-            )
-
-
 def raw_bytes(content: Any, split: str, number: int) -> bytes:
     """The encoded picture of a row; one that is only a path to somewhere else is refused."""
     found = content.get("bytes") if isinstance(content, Mapping) else content
@@ -373,12 +326,3 @@ def row_words(split: str, number: int) -> Any:
 def one_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".")[:200] if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def progress(rows: int) -> Iterator[Any]:
-    """Show how much is decoded, to a person at a terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        line = bar.add_task("decoding", total=rows)
-        yield lambda count: bar.advance(line, count)

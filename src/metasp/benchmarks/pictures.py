@@ -1,7 +1,6 @@
 """Encoded pictures to arrays of bytes, all of one size and one number of channels."""
 
 import io
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +8,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from metasp.encoded import CorruptPicture
 from metasp.errors import UserError
 
 # Formats that Pillow decodes by itself; others may start a program of the system.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MANY = 1 << 27  # pixels of a picture that may be made to exhaust the memory
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F")
 
 Array = np.ndarray[Any, Any]
@@ -20,7 +21,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Decoder:
-    """Decodes one picture after another. What is None is decided by the first picture."""
+    """Decodes one picture after another. What is None is decided by the first picture, after which
+    several threads may call it."""
 
     size: int | None = None
     colour: str | None = None  # "grey" | "rgb"
@@ -30,10 +32,8 @@ class Decoder:
     def __call__(self, content: bytes, where: Callable[[], str]) -> Array:
         """The picture as bytes (c, h, w); `where` names it in an error."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-                    array = self._array(picture, where)
+            with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+                array = self._array(picture, where)
         except (
             UnidentifiedImageError,
             Image.DecompressionBombError,
@@ -45,8 +45,9 @@ class Decoder:
             if isinstance(error, UserError):
                 raise
             reason = "not a known picture" if isinstance(error, UnidentifiedImageError) else error
-            raise UserError(
-                f"{where()} cannot be decoded ({reason}): repair or remove it."
+            raise CorruptPicture(
+                f"{where()} cannot be decoded ({reason}): repair or remove it, or leave it out "
+                "with --skip-corrupt."
             ) from error
         if self.shape is None:
             self.shape = array.shape
@@ -59,6 +60,8 @@ class Decoder:
         return array
 
     def _array(self, picture: Image.Image, where: Callable[[], str]) -> Array:
+        if picture.width * picture.height > (Image.MAX_IMAGE_PIXELS or MANY):
+            raise Image.DecompressionBombError(f"{picture.width}×{picture.height} pixels")
         grey = picture.mode in GREY_MODES
         if self.chosen is None:
             self.chosen = self.colour or ("grey" if grey else "rgb")
@@ -76,3 +79,11 @@ class Decoder:
             picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR)
         array = np.asarray(picture)
         return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def as_png(picture: Array) -> bytes:
+    """A picture (c, h, w) of bytes as a file that decodes to the same bytes."""
+    sink = io.BytesIO()
+    values = picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
+    Image.fromarray(np.ascontiguousarray(values)).save(sink, "PNG", optimize=True)
+    return sink.getvalue()

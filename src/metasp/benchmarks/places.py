@@ -23,7 +23,11 @@ def hub_identity(name: str, request: Request) -> dict[str, Any]:
 
 def wanted(request: Request) -> dict[str, Any]:
     """What a decoded copy depends on besides the data."""
-    return {key: value for key, value in asdict(request).items() if value is not None}
+    return {
+        key: value
+        for key, value in asdict(request).items()
+        if value is not None and key != "decode"
+    }
 
 
 def local_folder(data: Path | None, *names: str) -> Path | None:

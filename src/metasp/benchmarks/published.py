@@ -13,12 +13,11 @@ from metasp.errors import UserError
 
 def published(about: Published, request: Request, data: Path | None) -> Source:
     """A published set from a local folder, from the cache, or from the hub."""
-    asked = Request(
+    asked = replace(
+        request,
         image_size=request.image_size or about.size,
         colour=request.colour or about.colour,
         label_column=request.label_column or about.label,
-        domain_column=request.domain_column,
-        true_label_column=request.true_label_column,
     )
     found = read_table_set(about.hub, local_folder(data, about.folder, about.hub), asked)
     usual = about.label in (asked.label_column, asked.true_label_column)

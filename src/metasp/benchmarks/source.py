@@ -1,17 +1,19 @@
 """Where examples come from: a labelled data set as arrays, with what belongs to it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from metasp.encoded import LazyRows
 from metasp.errors import UserError
 from metasp.trees import Tree, named_leaves, one_tensor
 from metasp.types import Examples, Streams
 
 HOLD_OUT_SEED = 20220  # its own: test data must not move with the seed of a run
-CHUNK = 4096
+CHUNK = 1 << 22  # numbers that are summed up at once
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Source:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one input, for a backbone; several inputs have none."""
-        if not isinstance(self.inputs, Tensor):
+        if not isinstance(self.inputs, Tensor | LazyRows):
             places = ", ".join(sorted(named_leaves(self.inputs)))
             raise UserError(
                 f"{self.name} has several inputs ({places}), which no backbone takes: give a "
@@ -114,16 +116,20 @@ def check_classes(source: Source) -> Source:
     return source
 
 
-def constants(train: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def constants(
+    train: Examples, advance: Callable[[int], object] = lambda rows: None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the train examples by channel (or by column of a table), on
-    the scale from 0 to 1 for bytes."""
-    if not isinstance(train.source, Tensor):  # several inputs are taken as they are
+    the scale from 0 to 1 for bytes. `advance` is told how many were looked at."""
+    whole = train.source
+    if not isinstance(whole, Tensor | LazyRows):  # several inputs are taken as they are
         return (), ()
+    numbers = math.prod(whole.shape[1:])
     total = square = torch.zeros((), dtype=torch.float64)
     origin: Tensor | None = None  # near the mean: far from zero, squares would drown the spread
-    for start in range(0, len(train), CHUNK):
-        rows = torch.arange(start, min(start + CHUNK, len(train)))
-        chunk = one_tensor(train.take(rows).inputs, "a mean by channel")
+    portions = torch.split(torch.arange(len(train)), max(1, CHUNK // numbers))
+    for batch in train.batches(portions):
+        chunk = one_tensor(batch.inputs, "a mean by channel")
         values = (chunk.float() / 255 if chunk.dtype == torch.uint8 else chunk).double()
         if origin is None:
             first = values[0].flatten(1)[:, 0] if values.dim() > 2 else values[0]
@@ -132,8 +138,8 @@ def constants(train: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
         others = [axis for axis in range(values.dim()) if axis != 1]
         total = total + values.sum(others)
         square = square + values.square().sum(others)
-    whole = one_tensor(train.source, "a mean by channel")
-    count = len(train) * whole[0].numel() // whole.shape[1]
+        advance(batch.size)
+    count = len(train) * numbers // whole.shape[1]
     shift = total / count
     std = (square / count - shift.square()).clamp(min=0).sqrt()
     std[std == 0] = 1.0  # a constant column carries nothing; it must not become infinite

@@ -6,7 +6,7 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 import numpy as np
@@ -117,6 +117,7 @@ def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, 
     """What the run's examples look like and the names of their classes, if the data is there."""
     from metasp.benchmarks import load_benchmark
     from metasp.benchmarks.origin import texts_of
+    from metasp.encoded import LazyRows
     from metasp.trees import in_one
 
     try:
@@ -129,7 +130,8 @@ def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, 
     ids, rows = (
         np.concatenate([getattr(part, name).numpy() for part in parts]) for name in ("ids", "rows")
     )
-    inputs = in_one(parts[0].source).numpy()
+    source = parts[0].source
+    inputs: Any = (source if isinstance(source, LazyRows) else in_one(source)).numpy()
     texts = texts_of(spec, data, len(inputs))
     if texts is not None:
         words = {identity: texts[row] for identity, row in zip(ids.tolist(), rows.tolist())}

@@ -9,8 +9,10 @@ from torch import nn
 
 from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
+from metasp.encoded import EncodedRows
 from metasp.engine.optimizers import OPTIMIZERS, LearningRate, check_momentum
 from metasp.engine.own_model import OWN, MakeModel, check_model, made
+from metasp.engine.skipping import Skipping
 from metasp.engine.stopping import PATIENCE, Stopping
 from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
@@ -49,6 +51,7 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
     momentum = or_default(spec.momentum, recipe.kind.momentum if spec.optimizer == "sgd" else 0.0)
     done = spec.with_(
         data_digest=source.digest,
+        decode="lazy" if isinstance(source.inputs, EncodedRows) else "auto",
         tasks=len(benchmark.tasks),
         split_by=spec.split_by or source.split_by,
         lr=or_default(spec.lr, or_default(optimizer.lr, recipe.kind.lr)),
@@ -253,11 +256,13 @@ def build_trainer(
         model.parameters(), spec.lr or 0.0, spec.momentum or 0.0, spec.weight_decay or 0.0
     )
     recipe, keeps = method_named(spec.method), selection(spec.selection or "reservoir")
+    inputs = benchmark.source.inputs
+    pictures = inputs if isinstance(inputs, EncodedRows) else None
     learner = TrainingContext(
         model=model,
         optimizer=optimizer,
         loss_fn=CROSS_ENTROPY,
-        memory=Memory(spec.memory, (*recipe.kind.columns, *keeps.columns)),
+        memory=Memory(spec.memory, (*recipe.kind.columns, *keeps.columns), pictures),
         selection=keeps,
         transform=benchmark.transform,
         streams=streams,
@@ -284,8 +289,8 @@ def build_trainer(
     rate = LearningRate(spec.lr_drop_at, spec.lr_drop)
     # Only a control may know how many labels are wrong.
     told = benchmark.wrong_shares if recipe.kind.told else ()
-    trainer = Trainer(learner, chosen, tasks, rate, told=told)
-    trainer.stopping = Stopping(spec.patience)
+    trainer = Trainer(learner, chosen, list(tasks), rate, told=told)
+    trainer.stopping, trainer.corrupt = Stopping(spec.patience), Skipping(spec.skip_corrupt)
     return trainer
 
 

@@ -24,6 +24,7 @@ from metasp.engine.optimizers import (
     optimizer_state,
     restore_optimizer,
 )
+from metasp.engine.skipping import Skipping
 from metasp.engine.stopping import Stopping
 from metasp.errors import UserError
 from metasp.events import (
@@ -81,7 +82,7 @@ class Trainer:
         learner.scored_by = method.scoring
         self.position = Position()
         self.order = torch.zeros(0, dtype=torch.long)
-        self.stopping = Stopping()
+        self.stopping, self.corrupt = Stopping(), Skipping()
         self.open = OpenTask()
         self.ending = False  # set it in the midst of a task to end the task there
         self._since = 0.0
@@ -92,6 +93,8 @@ class Trainer:
         at = self.position
         for task in self.tasks[at.task :]:
             self.start_clock()
+            if not at.begun:
+                self.tasks[task.index] = task = self.corrupt.sound(task, self.learner.notes)
             self.learner.current, self.learner.task = task.train, task.index
             self.learner.told = self.told[task.index] if self.told else None
             if not at.begun:
@@ -146,8 +149,9 @@ class Trainer:
         at = self.position
         if at.step == 0:
             self.order = self._shuffled(len(examples))
-        for start, stop in batch_bounds(len(examples), phase.batch_size)[at.step :]:
-            new = examples.take(self.order[start:stop])
+        bounds = batch_bounds(len(examples), phase.batch_size)[at.step :]
+        parts = (self.order[start:stop] for start, stop in bounds)
+        for new in examples.batches(parts, pin=self.learner.device.type == "cuda"):
             yield from self.take_step(new, phase, epoch, task)
             if self.ending:
                 return
@@ -217,6 +221,7 @@ class Trainer:
             "engine": {"order": self.order},
             "best": self.stopping.state(),
             "open": self.open.state(),
+            "corrupt": self.corrupt.state(),
         }
         if any(not p.isfinite().all() for p in learner.model.parameters()):
             raise Diverged(f"a weight of the network became NaN or infinite {self._moment(0)}")
@@ -250,6 +255,7 @@ class Trainer:
             self.learner.weigh.restore(part("weigh"))
         self.order = part("engine")["order"].clone()
         self.stopping.restore(part("best"))
+        self.tasks = self.corrupt.restore(part("corrupt"), self.tasks)
         self.position, self.ending = Position(**position), False
         self.open.restore(part("open"))
         self.learner.open = bool(self.open)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from metasp import trees
+from metasp.encoded import EncodedRows, EncodedSlots
 from metasp.lazy import load
 from metasp.memory.columns import CORE, EMPTY, Column
 from metasp.memory.placement import Placement
@@ -18,14 +19,20 @@ LISTED = {"ids": "id", "labels": "label", "tasks": "task"}  # a table has one ex
 class Memory:
     """Raw, un-augmented examples with id, label, task, order of entry and statistics, and whatever
     `columns` a method or a selection keeps beside them (`memory["logits"]`). `floats` makes it hold
-    bytes as numbers from 0 to 1, for a method that edits what it holds.
+    bytes as numbers from 0 to 1, for a method that edits what it holds. Examples that are rows of
+    `pictures`, their ids the rows, are held encoded as there, and decoded when they are read.
 
     A pinned slot stays while its class has a share: selections replace it after all others."""
 
     floats = False
 
-    def __init__(self, capacity: int, columns: Sequence[Column | str] = ()) -> None:
-        self.capacity = capacity
+    def __init__(
+        self,
+        capacity: int,
+        columns: Sequence[Column | str] = (),
+        pictures: EncodedRows | None = None,
+    ) -> None:
+        self.capacity, self.pictures = capacity, pictures
         self.columns: dict[str, Column] = {}
         for given in (*CORE, *columns):
             column: Column = load(given) if isinstance(given, str) else given
@@ -90,12 +97,14 @@ class Memory:
         that are known of them; of the others they hold blanks."""
         inputs = trees.each(trees.as_floats, batch.inputs) if self.floats else batch.inputs
         if self.inputs is None:
-            room = self.capacity
-            self.inputs = trees.each(lambda t: t.new_zeros((room, *t.shape[1:])), inputs)
+            self.inputs = self._room_for(inputs)
         if self.labels.shape[1:] != batch.labels.shape[1:]:
             self.labels = batch.labels.new_zeros((self.capacity, *batch.labels.shape[1:]))
         self.labels = self.labels.to(batch.labels)
-        trees.put(self.inputs, slots, inputs)
+        if isinstance(self.inputs, EncodedSlots):
+            self.inputs.put(slots, batch.ids, trees.one_tensor(inputs, "an encoded memory"))
+        else:
+            trees.put(self.inputs, slots, inputs)
         self.labels[slots] = batch.labels
         self._blank(slots)
         order = self.written + torch.arange(len(slots))
@@ -129,7 +138,9 @@ class Memory:
 
     def clear(self, slots: Tensor) -> None:
         """Forget what is in the slots, content included."""
-        if self.inputs is not None:
+        if isinstance(self.inputs, EncodedSlots):
+            self.inputs.clear(slots)
+        elif self.inputs is not None:
             trees.each(lambda t: t.index_fill_(0, slots.to(t.device), 0), self.inputs)
         self.labels[slots] = 0
         self._blank(slots)
@@ -159,7 +170,8 @@ class Memory:
         state = {**self._values, "labels": self.labels}
         state["counters"] = torch.tensor([self.offered, self.written])
         if self.inputs is not None:
-            state |= trees.to_columns("inputs", self.inputs)
+            held = self.inputs.state() if isinstance(self.inputs, EncodedSlots) else self.inputs
+            state |= trees.to_columns("inputs", held)
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -167,12 +179,23 @@ class Memory:
         never had it; so is an empty slot, whatever it was left with on disk."""
         self.labels = state["labels"].to(self.labels.device).clone()
         inputs = trees.from_columns("inputs", state)
-        self.inputs = None if inputs is None else trees.each(Tensor.clone, inputs)
+        if self.pictures is None or self.floats or inputs is None:
+            self.inputs = None if inputs is None else trees.each(Tensor.clone, inputs)
+        else:
+            assert isinstance(inputs, dict)
+            self.inputs = held = EncodedSlots(self.capacity, self.pictures)
+            held.restore(inputs, state["ids"])
         for name, column in self.columns.items():
             blank = column.empty(self.capacity)
             self._values[name] = state[name].to(blank.device).clone() if name in state else blank
         self.offered, self.written = (int(count) for count in state["counters"])
         self._blank(self.empty)
+
+    def _room_for(self, inputs: Tree) -> Tree:
+        """Empty slots for examples like these."""
+        if self.pictures is not None and not self.floats:
+            return EncodedSlots(self.capacity, self.pictures)
+        return trees.each(lambda t: t.new_zeros((self.capacity, *t.shape[1:])), inputs)
 
     def _blank(self, slots: Tensor) -> None:
         """Leave nothing in the slots of any column."""

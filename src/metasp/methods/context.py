@@ -268,7 +268,9 @@ class TrainingContext:
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _prepared(self, raw: Batch, generator: torch.Generator | None) -> Batch:
-        here = trees.each(lambda t: t.to(self.device), raw.inputs)
+        # A copy out of pinned memory need not be waited for.
+        cuda = self.device.type == "cuda"
+        here = trees.each(lambda t: t.to(self.device, non_blocking=cuda), raw.inputs)
         inputs = self.transform(here, generator)
         # Explicit either way: cropped pictures come out channels-last, and the CPU kernel for the
         # backward pass of narrow strided 1×1 convolutions crashes in that layout (torch 2.13).

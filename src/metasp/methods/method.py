@@ -283,7 +283,7 @@ def over_task(
     """What the model as it stands has to say of each example, without augmentation."""
     with evaluating(learner.model), torch.no_grad():
         parts = [
-            look(learner.unaugmented(examples.take(rows))).cpu()
-            for rows in torch.split(torch.arange(len(examples)), 500)
+            look(learner.unaugmented(batch)).cpu()
+            for batch in examples.batches(torch.split(torch.arange(len(examples)), 500))
         ]
     return torch.cat(parts)

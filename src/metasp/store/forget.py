@@ -21,6 +21,8 @@ FORMAT = 1
 LAST = int(np.iinfo(np.int64).max)  # the largest id
 RECORD = "forgotten.json"
 SLOTS, COUNTERS = "memory/ids", "memory/counters"  # all else below memory/ has a row per slot
+# But for encoded pictures, which are end to end, with a row per slot of where each is.
+PICTURES, PLACES = "memory/inputs['encoded']", "memory/inputs['places']"
 EMPTY = -1  # the id in an empty slot
 LISTED = {"ids": "id", "labels": "label", "tasks": "task"}
 
@@ -85,6 +87,10 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
         column = arrays[name].copy()
         column[slots] = EMPTY if name == SLOTS else 0  # restoring makes blanks of empty slots
         kept[name] = column
+    if PICTURES in arrays:
+        kept[PICTURES] = arrays[PICTURES].copy()
+        for start, end in arrays[PLACES][slots].tolist():
+            kept[PICTURES][start:end] = 0
     for name in arrays:
         if name in ("ledger/ids", "tally/ids"):
             rows, part = ~np.isin(arrays[name], ids), name.removesuffix("ids")
@@ -99,7 +105,8 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
 
 def slot_columns(arrays: Arrays) -> list[str]:
     """The arrays of a checkpoint that hold a row for each slot of the memory."""
-    return [name for name in arrays if name.startswith("memory/") and name != COUNTERS]
+    others = (COUNTERS, PICTURES)
+    return [name for name in arrays if name.startswith("memory/") and name not in others]
 
 
 def memory_of(run: Path) -> dict[str, Sequence[Any]]:
