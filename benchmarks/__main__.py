@@ -31,8 +31,9 @@ NAMES = (
     "peers",
     "startup",
     "reports",
+    "lazy",
 )
-OF_DATA = ("libraries", "cleanlab", "peers")  # those that measure on data sets
+OF_DATA = ("libraries", "cleanlab", "peers", "lazy")  # those that measure on data sets
 
 
 @click.command()
@@ -62,6 +63,7 @@ def command(
       peers      nine methods beside Avalanche's: accuracy and time
       startup    a run from its command to its first step, and each run of a sweep, in seconds
       reports    tables of hundreds and thousands of runs, in seconds
+      lazy       pictures decoded as they are needed: peak memory, and how long a step waits
     """
     if name not in OF_DATA and typed("data"):
         raise click.UsageError(f"--data is for {', '.join(OF_DATA)}: leave it out.")

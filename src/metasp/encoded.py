@@ -1,6 +1,9 @@
 """Pictures that stay encoded until somebody takes them, and are decoded a little ahead of that."""
 
+import ctypes
+import math
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
@@ -8,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +26,8 @@ Made = TypeVar("Made")
 WORKERS = "METASP_DECODE_WORKERS"  # in the environment, as it changes no result
 MOST_WORKERS = 8
 AHEAD = 2  # batches that are made while one is used
-DECODED_BYTES, ENCODED_BYTES = 128 << 20, 32 << 20  # of pictures that are kept for another use
+DECODED_BYTES, ENCODED_BYTES = 128 << 20, 16 << 20  # of pictures that are kept for another use
+M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 4 << 20  # the name of glibc's option, and bytes
 PORTION = 512  # pictures that are looked at together
 
 
@@ -95,8 +99,9 @@ class EncodedRows(LazyRows):
 
     def __init__(self, size: int, shape: Sequence[int]) -> None:
         super().__init__(size, shape)
-        self._decoded: Recent[Array] = Recent(DECODED_BYTES, lambda picture: int(picture.nbytes))
-        self._encoded: Recent[bytes] = Recent(ENCODED_BYTES, len)
+        self._decoded = RecentPictures(self.shape)
+        self._encoded = RecentContents()
+        return_large_blocks()
 
     @abstractmethod
     def read(self, rows: Sequence[int]) -> list[bytes]:
@@ -116,8 +121,11 @@ class EncodedRows(LazyRows):
         out = found.numpy()
 
         def fill(places: Sequence[int]) -> None:
-            for place, picture in zip(places, self._pictures([wanted[p] for p in places])):
-                out[place] = picture
+            missing = [p for p in places if not self._decoded.copy(wanted[p], out[p])]
+            rows = [wanted[place] for place in missing]
+            for place, row, content in zip(missing, rows, self.contents(rows)):
+                out[place] = picture = self.decode(content, row)
+                self._decoded.put(row, picture)
 
         # In the order of the file, so that neighbours are read together.
         in_threads(fill, sorted(range(len(wanted)), key=wanted.__getitem__))
@@ -139,12 +147,12 @@ class EncodedRows(LazyRows):
 
     def contents(self, rows: Sequence[int]) -> list[bytes]:
         """The encoded pictures of some rows, read where they are not at hand."""
-        found = {row: self._encoded.get(row) for row in rows}
-        missing = [row for row, content in found.items() if content is None]
-        for row, read in zip(missing, self.read(missing)):
-            self._encoded.put(row, read)
-            found[row] = read
-        return [content for row in rows if (content := found[row]) is not None]
+        found = self._encoded.known(rows)
+        missing = [row for row in dict.fromkeys(rows) if row not in found]
+        read = dict(zip(missing, self.read(missing)))
+        self._encoded.put(read)
+        found |= read
+        return [found[row] for row in rows]
 
     def compact(self, rows: Sequence[int], pictures: Tensor) -> list[bytes]:
         """The smaller of what the file holds of each row and of its decoded picture (k, c, h, w)
@@ -154,14 +162,6 @@ class EncodedRows(LazyRows):
             again = self.encode(picture) if len(content) > picture.nbytes // 2 else content
             found.append(min(content, again, key=len))
         return found
-
-    def _pictures(self, rows: Sequence[int]) -> list[Array]:
-        known = {row: self._decoded.get(row) for row in rows}
-        missing = [row for row, picture in known.items() if picture is None]
-        for row, content in zip(missing, self.contents(missing)):
-            known[row] = decoded = self.decode(content, row)
-            self._decoded.put(row, decoded)
-        return [picture for row in rows if (picture := known[row]) is not None]
 
 
 class EncodedSlots(LazyRows):
@@ -173,7 +173,7 @@ class EncodedSlots(LazyRows):
         self.pictures = pictures
         self.contents: list[bytes] = [b""] * capacity
         self._ids = [-1] * capacity
-        self._decoded: Recent[Array] = Recent(DECODED_BYTES, lambda picture: int(picture.nbytes))
+        self._decoded = RecentPictures(self.shape)
 
     def put(self, slots: Tensor, ids: Tensor, pictures: Tensor) -> None:
         """Fill slots (k,) with pictures (k, c, h, w) of examples with these ids."""
@@ -195,12 +195,10 @@ class EncodedSlots(LazyRows):
         def fill(places: Sequence[int]) -> None:
             for place in places:
                 slot = wanted[place]
-                picture = self._decoded.get(slot)
-                if picture is None and self.contents[slot]:
+                if self.contents[slot] and not self._decoded.copy(slot, out[place]):
                     picture = self.pictures.decode(self.contents[slot], self._ids[slot])
-                    self._decoded.put(slot, picture)
-                if picture is not None:
                     out[place] = picture
+                    self._decoded.put(slot, picture)
 
         in_threads(fill, range(len(wanted)))
         return found
@@ -222,44 +220,61 @@ class EncodedSlots(LazyRows):
             whole[start:end] if example >= 0 else b""
             for (start, end), example in zip(state["places"].tolist(), self._ids)
         ]
-        self._decoded.clear()
+        self._decoded = RecentPictures(self.shape)
 
 
-class Recent(Generic[Made]):
-    """What was put in last, by its number, up to so many bytes in all."""
+class RecentPictures:
+    """Decoded pictures that were used last, by their row. They are in one block: small pieces all
+    over the memory would keep what lies between them from being given back."""
 
-    def __init__(self, room: int, size: Callable[[Made], int]) -> None:
-        self.room, self.size = room, size
-        self._held: OrderedDict[int, Made] = OrderedDict()
+    def __init__(self, shape: Sequence[int]) -> None:
+        size = max(1, math.prod(shape[1:]))
+        self._block = np.empty((min(shape[0], DECODED_BYTES // size), *shape[1:]), np.uint8)
+        self._places: OrderedDict[int, int] = OrderedDict()
+        self._free = list(range(len(self._block)))
+        self._lock = threading.Lock()
+
+    def copy(self, row: int, out: Array) -> bool:
+        """Write the picture to `out`, if it is here."""
+        with self._lock:
+            place = self._places.get(row)
+            if place is None:
+                return False
+            self._places.move_to_end(row)
+            out[...] = self._block[place]
+            return True
+
+    def put(self, row: int, picture: Array) -> None:
+        with self._lock:
+            if row in self._places or not len(self._block):
+                return
+            place = self._free.pop() if self._free else self._places.popitem(last=False)[1]
+            self._places[row], self._block[place] = place, picture
+
+    def drop(self, row: int) -> None:
+        with self._lock:
+            if row in self._places:
+                self._free.append(self._places.pop(row))
+
+
+class RecentContents:
+    """Encoded pictures that were read last: what a step has seen may be stored after it."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, bytes] = OrderedDict()
         self._bytes, self._lock = 0, threading.Lock()
 
-    def get(self, key: int) -> Made | None:
+    def known(self, rows: Sequence[int]) -> dict[int, bytes]:
         with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                self._held.move_to_end(key)
-            return found
+            return {row: self._held[row] for row in rows if row in self._held}
 
-    def put(self, key: int, value: Made) -> None:
+    def put(self, contents: Mapping[int, bytes]) -> None:
         with self._lock:
-            self._drop(key)
-            self._held[key] = value
-            self._bytes += self.size(value)
-            while self._bytes > self.room:
-                self._drop(next(iter(self._held)))
-
-    def drop(self, key: int) -> None:
-        with self._lock:
-            self._drop(key)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._held.clear()
-            self._bytes = 0
-
-    def _drop(self, key: int) -> None:
-        if key in self._held:
-            self._bytes -= self.size(self._held.pop(key))
+            for row, content in contents.items():
+                self._bytes += len(content) - len(self._held.pop(row, b""))
+                self._held[row] = content
+            while self._bytes > ENCODED_BYTES:
+                self._bytes -= len(self._held.popitem(last=False)[1])
 
 
 def ahead(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
@@ -292,6 +307,16 @@ def in_threads(do: Callable[[Sequence[int]], None], places: Sequence[int]) -> No
     for error in errors:
         if error is not None:
             raise error
+
+
+@cache
+def return_large_blocks() -> None:
+    """Have the C library give every block of a batch's size back to the system when it is freed.
+    glibc stops to do so after the first, and small pieces between the blocks then keep hundreds of
+    megabytes."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def workers() -> int:

@@ -47,6 +47,11 @@ class SpecKeywords(SplitKeywords, total=False):
     """Column of the table that holds the label."""
     true_label_column: str | None
     """Column that holds the true label, for scoring and for test data alone."""
+    decode: str
+    """Decode pictures all before training (eager) or as they are needed (lazy); auto: by their
+    size, lazy above 2 GB. One of auto, eager, lazy. Default: auto."""
+    skip_corrupt: bool
+    """Leave out pictures that cannot be decoded, and count them. Default: False."""
     labels: str | None
     """CSV or Parquet file of other train labels (id, label or --label-column); those of the data
     become the true ones."""

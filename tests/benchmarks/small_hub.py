@@ -46,7 +46,10 @@ def serving(
                          "lastModified": "2024-01-01T00:00:00.000Z"}  # fmt: skip
                 self.answer(200, json.dumps(entry).encode(), Content_Type="application/json")
             elif path.startswith(tree) and (folder := root / path[len(tree) + 1 :]).is_dir():
-                listed = [entry_of(inner, root) for inner in sorted(folder.iterdir())]
+                within = (
+                    folder.rglob("*") if "recursive=true" in self.path.lower() else folder.iterdir()
+                )
+                listed = [entry_of(inner, root) for inner in sorted(within)]
                 self.answer(200, json.dumps(listed).encode(), Content_Type="application/json")
             elif path.startswith(f"/datasets/{name}/") and file.is_file():
                 body = file.read_bytes()

@@ -143,9 +143,7 @@ class Trainer:
             yield from self._notes(task)
         self.stopping.reset()
 
-    def _epoch(
-        self, task: Task, phase: Phase, examples: Examples, epoch: int
-    ) -> Iterator[StepTaken | Noted]:
+    def _epoch(self, task: Task, phase: Phase, examples: Examples, epoch: int) -> Iterator[Event]:
         at = self.position
         if at.step == 0:
             self.order = self._shuffled(len(examples))
