@@ -155,6 +155,7 @@ def killed_at(runs: Path, process: "subprocess.Popen[bytes]", before: Place) -> 
     while at[:2] <= before[:2] or not at[2]:
         assert time.monotonic() < deadline
         assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
         at = stored_place(runs) or before
     process.kill()
     process.wait()
