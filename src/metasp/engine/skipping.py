@@ -34,9 +34,9 @@ class Skipping:
             raise UserError(
                 f"all train pictures of task {task.index + 1} are corrupt: get them again."
             )
-        told = list(corrupt.values())[:NAMED]
-        more = f" And {len(corrupt) - NAMED} more." if len(corrupt) > NAMED else ""
-        notes.append(f"{len(corrupt)} corrupt pictures are left out. {' '.join(told)}{more}")
+        told = [why.partition(": repair")[0] for why in corrupt.values()][:NAMED]
+        more = f"; and {len(corrupt) - NAMED} more" if len(corrupt) > NAMED else ""
+        notes.append(f"corrupt pictures left out: {len(corrupt)} ({'; '.join(told)}{more}).")
         return task
 
     def state(self) -> State:
