@@ -162,12 +162,12 @@ def measure(
     growth: bool = True,
     threads: int = 1,
     setting: Setting | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.process_time,
     told: Told = silent,
 ) -> InfluenceBench:
     """Measure everything; about eight minutes with growth, four without.
 
-    On a machine that others use, ``clock=time.process_time`` (one thread) leaves out their share.
+    Processor time leaves out the share of others; for several threads give another clock.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

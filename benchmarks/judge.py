@@ -1,5 +1,6 @@
 """What judging examples costs, against one evaluation of them."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,12 +34,12 @@ class Row:
 
 
 def measure(rounds: int = 5, per_class: int = PER_CLASS, told: Told = silent) -> list[Row]:
-    """Evaluate and judge all examples in turn, by one thread, after a first task."""
+    """Evaluate and judge all examples in turn, by one thread, after a first task; in processor time."""
     torch.set_num_threads(1)
     rows = []
     for backbone, width in NETWORKS.items():
         calls = after_a_task(backbone, width, per_class)
-        times = interleave(calls, rounds, told=told)
+        times = interleave(calls, rounds, clock=time.process_time, told=told)
         once, judged = times["evaluate"].median, times["judge"]
         spread = (judged.low / once, judged.high / once)
         rows.append(

@@ -33,10 +33,14 @@ WORDS = {
 }
 
 STORED = (
-    ("matrix", ["list[list[float | None]]"], "Row t: accuracy on each task after task t."),
+    (
+        "matrix",
+        ["list[list[float | None]]"],
+        "Row t: accuracy on each task after task t; None: not tested.",
+    ),
     ("before", ["list[float]"], "Accuracy on task t just before it was trained."),
     ("S", ["list[list[float]]"], "Stability: row t is the change on each old task after task t."),
-    ("P", ["list[float]"], "Plasticity: what training on task t has added on it."),
+    ("P", ["list[float | None]"], "Plasticity: what training on task t has added on it."),
 )
 
 Key = tuple[str, Iterable[str], str]

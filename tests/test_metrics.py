@@ -34,3 +34,18 @@ def test_one_task_has_no_backward_transfer():
 def test_a_hole_in_the_matrix_is_refused():
     with pytest.raises(ValueError, match="lacks"):
         scores([[0.7, None], [0.5, None]], [0, 0])
+
+
+def test_means_go_over_the_tasks_after_which_was_tested():
+    got = scores([MATRIX[0], [None] * 3, MATRIX[2]], BEFORE)
+    assert pytest.approx((0.9 + 1.0) / 2) == got["A_1"]
+    assert pytest.approx((0.3 + 0.5 + 1.0) / 3) == got["A_inf"]
+    assert pytest.approx((0.9 + 0.6) / 2) == got["A_m"]
+    assert pytest.approx(0.3 - 0.9) == got["BWT"]
+    assert got["P"] == [pytest.approx(0.4), None, pytest.approx(1.0)]
+    assert got["S"] == [[], [], [pytest.approx(-0.6)]]
+
+
+def test_a_run_that_was_not_tested_at_its_end_has_no_scores():
+    with pytest.raises(ValueError, match="lacks"):
+        scores([MATRIX[0], [None] * 3, [None] * 3], BEFORE)

@@ -24,7 +24,7 @@ from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
 from metasp.influence.parallel import Ranks
 from metasp.methods import usual_here
-from metasp.metrics import SCENARIOS, scores
+from metasp.metrics import SCENARIOS, matrix_of, scores
 from metasp.processes import SharedRunDir, any_of, check_alike, check_same_run
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -218,13 +218,11 @@ def spec_of_stored(stored: RunDir, *forms: RunSpec) -> RunSpec:
 def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The result of a run from its log: both scenarios' scores, and the time it took."""
     tests = [e for e in events if e["event"] == Evaluated.__name__]
-    after = [e for e in tests if not e["before"]]
     before = {e["task"]: e for e in tests if e["before"]}
-    width = len(after)
     result: dict[str, Any] = {}
     for scenario in SCENARIOS:
-        matrix = [[*e[scenario], *[None] * (width - len(e[scenario]))] for e in after]
-        start = [before[e["task"]][scenario][0] for e in after]
+        matrix = matrix_of(tests, scenario, len(before))
+        start = [before[task][scenario][0] for task in range(len(before))]
         result[scenario] = {"matrix": matrix, "before": start, **scores(matrix, start)}
     steps = [e for e in events if e["event"] == StepTaken.__name__]
     kinds = sorted({e["kind"] for e in steps})

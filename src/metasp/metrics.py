@@ -1,9 +1,10 @@
 """Pure functions of the accuracy matrix a[t][k]: after task t, on task k (method of the paper).
 
-A run stores the matrix and the accuracies before training. METRICS is a dictionary you can read:
+A run stores the matrix and the accuracies before training. After some tasks nothing may have been
+tested: such a row holds nothing but None, and means go over the others. METRICS is a dictionary you can read:
 one more entry, and every run that was ever stored has that metric in tables, figures and lists."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,14 @@ def known(row: Row, upto: int) -> list[float]:
     return values
 
 
+def tested(matrix: Matrix) -> dict[int, list[float]]:
+    """The rows of the tasks after which was tested, each up to its task."""
+    there = {t: row for t, row in enumerate(matrix) if any(value is not None for value in row)}
+    return {t: known(row, t + 1) for t, row in there.items()}
+
+
 def learned(matrix: Matrix, before: Before = ()) -> float:
-    return mean([known(row, t + 1)[t] for t, row in enumerate(matrix)])
+    return mean([row[t] for t, row in tested(matrix).items()])
 
 
 def final(matrix: Matrix, before: Before = ()) -> float:
@@ -43,13 +50,13 @@ def final(matrix: Matrix, before: Before = ()) -> float:
 
 
 def over_time(matrix: Matrix, before: Before = ()) -> float:
-    return mean([mean(known(row, t + 1)) for t, row in enumerate(matrix)])
+    return mean([mean(row) for row in tested(matrix).values()])
 
 
 def backward_transfer(matrix: Matrix, before: Before = ()) -> float | None:
-    """None for a single task."""
+    """None for a single task, or where only the last was tested."""
     last = known(matrix[-1], len(matrix))
-    changes = [last[k] - known(matrix[k], k + 1)[k] for k in range(len(matrix) - 1)]
+    changes = [last[k] - row[k] for k, row in tested(matrix[:-1]).items()]
     return mean(changes) if changes else None
 
 
@@ -66,14 +73,24 @@ METRICS: dict[str, Metric] = {
 
 
 def stability(matrix: Matrix) -> list[list[float]]:
-    """S[t][k] = a[t][k] − a[k][k] for the tasks k < t."""
-    rows = [known(row, t + 1) for t, row in enumerate(matrix)]
-    return [[rows[t][k] - rows[k][k] for k in range(t)] for t in range(len(rows))]
+    """S[t][k] = a[t][k] − a[k][k] for the tasks k < t that were tested too."""
+    rows = tested(matrix)
+    return [
+        [rows[t][k] - rows[k][k] for k in rows if k < t] if t in rows else []
+        for t in range(len(matrix))
+    ]
 
 
-def plasticity(matrix: Matrix, before: Before) -> list[float]:
-    """P[t] = a[t][t] − accuracy on task t just before it was trained."""
-    return [known(row, t + 1)[t] - before[t] for t, row in enumerate(matrix)]
+def plasticity(matrix: Matrix, before: Before) -> list[float | None]:
+    """P[t] = a[t][t] − accuracy on task t just before it was trained; None where not tested."""
+    rows = tested(matrix)
+    return [rows[t][t] - before[t] if t in rows else None for t in range(len(matrix))]
+
+
+def matrix_of(tests: Sequence[Mapping[str, Any]], scenario: str, tasks: int) -> list[list[Any]]:
+    """The matrix of so many tasks from the records of the tests after them."""
+    rows = {test["task"]: test[scenario] for test in tests if not test["before"]}
+    return [[*rows.get(t, ()), *[None] * (tasks - len(rows.get(t, ())))] for t in range(tasks)]
 
 
 def scores(matrix: Matrix, before: Before) -> dict[str, Any]:

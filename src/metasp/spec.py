@@ -254,6 +254,15 @@ class RunSpec:
         role="training",
         late=True,
     )
+    test_every: int = setting(
+        1,
+        "Test after every N-th task, and after the last: all tests together grow with the square "
+        "of the tasks.",
+        min=1,
+        role="training",
+        late=True,
+        protocol=True,
+    )
     lr_drop: float = setting(0.1, "Factor of each drop.", min=0, max=1, role="training")
     augment: bool = setting(
         True, "Augment new examples where the benchmark knows how.", role="training"

@@ -108,6 +108,9 @@ class SpecKeywords(SplitKeywords, total=False):
     Default: 0.0."""
     patience: int
     """End a phase after this many epochs without a lower validation loss. Default: 3."""
+    test_every: int
+    """Test after every N-th task, and after the last: all tests together grow with the square of
+    the tasks. Default: 1."""
     lr_drop: float
     """Factor of each drop. Default: 0.1."""
     augment: bool
@@ -292,12 +295,12 @@ class Scores(TypedDict):
     """What one scenario of a run comes to; fractions, not percent."""
 
     matrix: list[list[float | None]]
-    """Row t: accuracy on each task after task t."""
+    """Row t: accuracy on each task after task t; None: not tested."""
     before: list[float]
     """Accuracy on task t just before it was trained."""
     S: list[list[float]]
     """Stability: row t is the change on each old task after task t."""
-    P: list[float]
+    P: list[float | None]
     """Plasticity: what training on task t has added on it."""
     A_1: float
     """Mean accuracy on each task right after it was trained."""

@@ -34,7 +34,8 @@ def balance_table(result: Mapping[str, Any]) -> Table:
         for scenario in SCENARIOS:
             changes = result[scenario]["S"][task]
             cells.append(f"{100 * sum(changes) / len(changes):.1f}" if changes else "–")
-            cells.append(f"{100 * result[scenario]['P'][task]:.1f}")
+            gained = result[scenario]["P"][task]
+            cells.append("–" if gained is None else f"{100 * gained:.1f}")
         table.add_row(str(task + 1), *cells)
     return table
 

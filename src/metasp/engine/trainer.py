@@ -85,6 +85,7 @@ class Trainer:
         self.stopping, self.corrupt = Stopping(), Skipping()
         self.open = OpenTask()
         self.ending = False  # set it in the midst of a task to end the task there
+        self.test_every = 1  # tasks; after the last one of all is always tested
         self._since = 0.0
 
     def run(self) -> Iterator[Event]:
@@ -115,7 +116,8 @@ class Trainer:
         at, self.ending = self.position, False
         finished = self._end(task)
         yield from self._notes(task)
-        yield from self._test(task, before=False)
+        if (task.index + 1) % self.test_every == 0 or task.index + 1 == len(self.tasks):
+            yield from self._test(task, before=False)
         at.task, at.phase, at.step = task.index + 1, 0, 0
         at.begun, at.scheduled = False, 0
         at.seconds = time.monotonic() - self._since

@@ -18,6 +18,8 @@ def matrix_table(record: Record, scenario: str) -> Table:
     matrix = record.result[scenario]["matrix"]
     rows = []
     for trained, accuracies in enumerate(matrix):
+        if all(accuracy is None for accuracy in accuracies):
+            continue  # nothing was tested after this task
         cells = [Cell(f"after task {trained + 1}")]
         for tested, accuracy in enumerate(accuracies):
             text = "" if accuracy is None else f"{100 * accuracy:.2f}"

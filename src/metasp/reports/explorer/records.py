@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from metasp.corrections import Corrections
-from metasp.metrics import SCENARIOS, scores
+from metasp.metrics import SCENARIOS, matrix_of, scores
 from metasp.reports.explorer.deck import deck, ids_of
 from metasp.reports.explorer.history import Columns, ids_in, known, memory_history
 from metasp.reports.explorer.pictures import short
@@ -206,9 +206,9 @@ def scenarios(
 
 def so_far(events: Sequence[Mapping[str, Any]], scenario: str) -> dict[str, Any] | None:
     tests = [e for e in events if e.get("event") == "Evaluated"]
-    after = [e[scenario] for e in tests if not e["before"]]
-    before = [e[scenario][0] for e in tests if e["before"]][: len(after)]
-    if not after:
+    tasks = max((e["task"] + 1 for e in tests if not e["before"]), default=0)
+    before = [e[scenario][0] for e in tests if e["before"]][:tasks]
+    if not tasks:
         return None
-    matrix = [[*row, *[None] * (len(after) - len(row))] for row in after]
+    matrix = matrix_of(tests, scenario, tasks)
     return {"matrix": matrix, "before": before, **scores(matrix, before)}

@@ -15,7 +15,8 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def matrices(row: Configuration, scenario: str) -> Array:
-    """The accuracy matrices of a row's runs in percent, shape (seeds, T, T); NaN above."""
+    """The accuracy matrices of a row's runs in percent, shape (seeds, T, T); NaN above, and in
+    the rows of tasks after which nothing was tested."""
     stored = [row.runs[seed].result[scenario]["matrix"] for seed in row.seeds]
     return 100 * np.array(stored, dtype=float)
 
@@ -30,10 +31,11 @@ def one_after_each_task(group: Group) -> Drawing:
     data = []
     for panel, scenario in zip(axes[0], SCENARIOS):
         for number, row in enumerate(group.rows):
-            seen = np.nanmean(matrices(row, scenario), axis=2)
+            whole = matrices(row, scenario)
+            steps = 1 + np.flatnonzero(~np.isnan(whole[0, :, 0]))
+            seen = np.nanmean(whole[:, steps - 1], axis=2)
             mean = seen.mean(0)
             std = seen.std(0, ddof=1) if len(seen) > 1 else np.zeros_like(mean)
-            steps = np.arange(1, len(mean) + 1)
             look = line_look(number)
             panel.plot(steps, mean, label=f"{row.label}, n={len(seen)}", **look)
             panel.fill_between(steps, mean - std, mean + std, color=look["color"], alpha=0.12, lw=0)
@@ -138,7 +140,7 @@ def heat_map(group: Group, row: Configuration) -> Drawing:
         image = panel.imshow(mean, vmin=0, vmax=100, cmap="cividis")
         small = 7 if len(mean) <= 6 else 4.5
         for (t, k), value in np.ndenumerate(mean):
-            if k <= t:
+            if not np.isnan(value):
                 colour = "white" if value < 55 else "black"
                 panel.text(k, t, f"{value:.0f}", ha="center", va="center", color=colour,
                            fontsize=small)  # fmt: skip

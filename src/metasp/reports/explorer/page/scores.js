@@ -34,7 +34,8 @@ const taskWords = (task) => {
 function matrixTable(matrix) {
   const head = el('tr', {}, el('td', {}), matrix.map((_, task) =>
     el('th', { scope: 'col' }, `on task ${task + 1}`, el('small', {}, taskWords(task)))));
-  const body = matrix.map((row, task) =>
+  const tested = (row) => row.some((value) => value !== null);
+  const body = matrix.map((row, task) => (!tested(row) ? null :
     el('tr', {}, el('th', { scope: 'row' }, `after task ${task + 1}`), row.map((value) => {
       const made = el('td', { class: 'heat' }, value === null ? '' : (100 * value).toFixed(1));
       if (value !== null) {
@@ -42,14 +43,14 @@ function matrixTable(matrix) {
         made.classList.toggle('deep', value > 0.85);
       }
       return made;
-    })));
+    }))));
   return el('table', { class: 'matrix' }, el('caption', {}, 'Percent right'), el('thead', {}, head), el('tbody', {}, body));
 }
 
 const meanSeen = (matrix) =>
   matrix.map((row) => {
     const seen = row.filter((value) => value !== null);
-    return seen.reduce((a, b) => a + b, 0) / seen.length;
+    return !seen.length ? null : seen.reduce((a, b) => a + b, 0) / seen.length;
   });
 
 function drawCurves(box, matrix) {
@@ -60,18 +61,18 @@ function drawCurves(box, matrix) {
     name: `on task ${task + 1}`, type: 'line', symbolSize: 5,
     lineStyle: { width: 1.5, opacity: 0.6, color: PALETTE[task % PALETTE.length] },
     itemStyle: { color: PALETTE[task % PALETTE.length] },
-    data: matrix.map((row) => round(row[task])),
+    data: matrix.map((row) => round(row[task])), connectNulls: true,
   }));
   series.push({
     name: 'mean of tasks seen', type: 'line', symbolSize: 9, z: 5,
     lineStyle: { width: 4, color: css('--ink') }, itemStyle: { color: css('--ink') },
-    data: meanSeen(matrix).map(round),
+    data: meanSeen(matrix).map(round), connectNulls: true,
   });
   if (other?.scenarios[state.scenario]) {
     series.push({
       name: `mean of the other run (${other.method})`, type: 'line', symbolSize: 7, z: 4,
       lineStyle: { width: 3, type: 'dashed', color: css('--soft') }, itemStyle: { color: css('--soft') },
-      data: meanSeen(other.scenarios[state.scenario].matrix).map(round),
+      data: meanSeen(other.scenarios[state.scenario].matrix).map(round), connectNulls: true,
     });
   }
   draw(box, {
@@ -81,7 +82,7 @@ function drawCurves(box, matrix) {
     yAxis: axis({ type: 'value', min: 0, max: 100, axisLabel: { color: css('--soft'), formatter: '{value} %' } }),
     tooltip: tooltip({ formatter: (event) => lines(event.seriesName, `${event.value} % ${event.name}`) }),
     series,
-  }, `Mean accuracy of the tasks seen: ${meanSeen(matrix).map(percent).join(', ')}.`);
+  }, `Mean accuracy of the tasks seen: ${meanSeen(matrix).filter((value) => value !== null).map(percent).join(', ')}.`);
 }
 
 function statisticsParts(parts) {
