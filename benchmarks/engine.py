@@ -98,7 +98,8 @@ def render(rows: Sequence[Row]) -> list[str]:
             f"{row.bound:>8.2f}{over}   (spread ±{100 * row.spread:.1f}%)"
         )
     lines.append(
-        f"ER step, batch {BATCH} + {BATCH}, 32×32; medians of processor time, interleaved; {machine()}."
+        f"ER step, batch {BATCH} + {BATCH}, 32×32; medians of processor time, interleaved; "
+        f"{machine()}."
     )
     return lines
 

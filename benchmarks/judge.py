@@ -34,7 +34,7 @@ class Row:
 
 
 def measure(rounds: int = 5, per_class: int = PER_CLASS, told: Told = silent) -> list[Row]:
-    """Evaluate and judge all examples in turn, by one thread, after a first task; in processor time."""
+    """Evaluate and judge all examples in turn, in processor time of one thread, after a task."""
     torch.set_num_threads(1)
     rows = []
     for backbone, width in NETWORKS.items():

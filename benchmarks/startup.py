@@ -2,19 +2,24 @@
 
 import json
 import os
+import resource
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Timing, Told, machine, part, silent, summary
+from metasp.experiment import prepare
+from metasp.spec import RunSpec
+from metasp.sweeps.jobs import Job, order_for
 
 ALONE = 3.0  # seconds of processor time that are allowed
-IN_A_SWEEP = 0.5  # seconds for each run
+IN_A_SWEEP = 0.5  # for each run
+QUIET_BOUND = 0.5  # for a command that trains nothing
 RUNS = 32
 WORDS = ("--threads", "1", "--epochs", "1", "--memory", "100")
 AT_FIRST_STEP = """
@@ -27,19 +32,29 @@ events.StepTaken.__init__ = first
 from metasp.cli import main
 main(sys.argv[1:])
 """
-SWEEP = """
-threads = 1
-epochs = 1
-memory = 100
-method = "er"
-[grid]
-seed = [{seeds}]
+FORKED = """
+import os, sys, time
+from metasp import events
+def first(self, *values, **more):
+    os.write(2, f"{time.process_time()}\\n".encode())
+    os._exit(0)
+events.StepTaken.__init__ = first
+from metasp.sweeps import warm
+sys.argv = ["warm", sys.argv[1]]
+warm.main()
 """
+QUIET = (
+    ("list", "methods"),
+    ("report",),
+    ("suspects",),
+    ("figures", "--help"),
+    ("sweep", "--help"),
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds of one way to start: what was measured, its median and spread, and the bound."""
+    """Processor seconds of one way to start: what was measured, median and spread, and bound."""
 
     name: str
     timing: Timing
@@ -47,20 +62,27 @@ class Row:
 
 
 def measure(repeats: int = 7, runs: int = RUNS, told: Told = silent) -> list[Row]:
-    """Processor time to the first step of runs alone; and of a sweep, one run at a time, the time
-    that its runs took beside their training."""
+    """Processor time to the first step of runs alone and of a sweep's, and of commands that train
+    nothing."""
     tell, seconds = part(told, 0.0, 0.5), []
     for turn in range(-1, repeats):  # the first one fills the caches of the disk
         spent = alone()
         if turn >= 0:
             seconds.append(spent)
         tell((turn + 2) / (repeats + 1))
-    each = in_a_sweep(runs)
+    rows = [Row("run, to its first step", summary(seconds), ALONE)]
+    rows.append(Row(f"run of a sweep of {runs}", summary(in_a_sweep(runs)), IN_A_SWEEP))
+    told(0.75)
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "metasp", "run", *WORDS, "--runs", folder]
+        subprocess.run(words, check=True, capture_output=True)
+        (run,) = Path(folder).iterdir()
+        for command in QUIET:
+            given = [*command, str(run)] if len(command) == 1 else list(command)
+            times = summary([without_torch(given) for _ in range(repeats)])
+            rows.append(Row(f"metasp {' '.join(command)}", times, QUIET_BOUND))
     told(1.0)
-    return [
-        Row("run, to its first step (processor)", summary(seconds), ALONE),
-        Row(f"each of {runs} runs of a sweep", Timing(each, each, each), IN_A_SWEEP),
-    ]
+    return rows
 
 
 def alone() -> float:
@@ -70,25 +92,45 @@ def alone() -> float:
         return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
-def in_a_sweep(runs: int) -> float:
-    """Seconds from the start of a sweep's first run to the end of its last, less those that the
-    runs trained, for each run. What the sweep itself takes to start is not of a run."""
-    with tempfile.TemporaryDirectory() as folder:
-        file, where = Path(folder) / "sweep.toml", Path(folder) / "runs"
-        file.write_text(SWEEP.format(seeds=", ".join(str(seed) for seed in range(runs))))
-        words = ["sweep", str(file), "--jobs", "1", "--json", "--runs", str(where)]
-        dry = [sys.executable, "-m", "metasp", *words, "--dry-run"]
-        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-        start = time.perf_counter()
-        subprocess.run(dry, check=True, capture_output=True, env=environment)
-        loaded = time.perf_counter()
-        subprocess.run(dry[:-1], check=True, capture_output=True, env=environment)
-        whole = (time.perf_counter() - loaded) - (loaded - start)
-        results = [json.loads(path.read_text()) for path in where.glob("*/result.json")]
-    if len(results) != runs:
-        raise RuntimeError(f"{len(results)} of {runs} runs have a result")
-    trained = sum(float(result["seconds"]["total"]) for result in results)
-    return (whole - trained) / runs
+def in_a_sweep(runs: int) -> list[float]:
+    """Processor time of each run that is forked from a sweep's warm process, to its first step."""
+    line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    said, says = os.pipe()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with its, tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-c", FORKED, str(its.fileno())]
+        warm = subprocess.Popen(words, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+        for number in range(runs):
+            spec = RunSpec(threads=1, epochs=1, memory=100, method="er", seed=number)
+            path = prepare(spec, Path(folder)).directory.path
+            order = order_for(Job(spec, path, "new"), None, 60.0)
+            stdin, ours = os.pipe()
+            start = json.dumps({"start": number}).encode()
+            socket.send_fds(line, [start], [stdin, nowhere, says])
+            os.write(ours, json.dumps(order).encode() + b"\n")
+            line.recv(1024)  # that it has ended
+            os.close(stdin)
+            os.close(ours)
+        line.close()
+        warm.wait()
+    os.close(says)
+    os.close(nowhere)
+    with os.fdopen(said) as lines:
+        seconds = [float(text) for text in lines]
+    if len(seconds) != runs:
+        raise RuntimeError(f"{len(seconds)} of {runs} runs have taken a step")
+    return seconds
+
+
+def without_torch(words: list[str]) -> float:
+    """Processor time of a command, which may not load torch."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = [sys.executable, "-X", "importtime", "-m", "metasp", *words]
+    told = subprocess.run(ran, check=True, capture_output=True, text=True).stderr
+    if any(line.endswith("| torch") for line in told.splitlines()):
+        raise RuntimeError(f"metasp {' '.join(words)} loads torch")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def render(rows: Sequence[Row]) -> list[str]:
@@ -96,7 +138,7 @@ def render(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         over = "  OVER" if row.timing.median > row.bound else ""
         lines.append(f"{row.name:<38}{row.timing.median:>8.2f}{row.bound:>9.1f}{over}")
-    lines.append(f"The digits, one thread; median of runs alone; {machine()}.")
+    lines.append(f"The digits, one thread; medians of processor time; {machine()}.")
     return lines
 
 

@@ -1,8 +1,9 @@
 """Pure functions of the accuracy matrix a[t][k]: after task t, on task k (method of the paper).
 
 A run stores the matrix and the accuracies before training. After some tasks nothing may have been
-tested: such a row holds nothing but None, and means go over the others. METRICS is a dictionary you can read:
-one more entry, and every run that was ever stored has that metric in tables, figures and lists."""
+tested: such a row holds nothing but None, and means go over the others. METRICS is a dictionary you
+can read: one more entry, and every run that was ever stored has that metric in tables, figures and
+lists."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -207,6 +207,9 @@ class RunKeywords(SpecKeywords, total=False):
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Pseudo steps. Default: 1."""
     references: int
     """(gss) Random memory examples whose gradients a new one is compared with. Default: 4."""
+    reuse: int | None
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Steps for which V, and what enters the
+    head for it, is kept; needs the scope head."""
     ridge: float
     """(gem) Added to the diagonal of the projection problem. Default: 0.001."""
     rule: str

@@ -58,7 +58,8 @@ def test_reports_figures_and_pages_show_it(runs, tmp_path, capsys):
     lines = said(capsys, "report", run, "--table", "matrix", "--format", "csv").splitlines()
     assert {line.split(",")[3] for line in lines[1:]} == {"3", "5"}
     shown = said(capsys, "report", run, "--table", "matrix")
-    assert "after task 3" in shown and "after task 4" not in shown
+    assert "after task 3" in shown
+    assert "after task 4" not in shown
     assert "test_every" in said(capsys, "report", run).replace("test every", "test_every")
     for name in ("accuracy", "matrix"):
         said(capsys, "figures", run, "--out", tmp_path, "--only", name)

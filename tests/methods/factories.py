@@ -22,6 +22,7 @@ TELLING = {
     "loss-filter": {"per_class": True},
     "metasp": {"every": 2, "running": True, "influence_last": 2},
     "metasp-rehsel": {"influence_last": 2, "shuffle_influence": True},
+    "metasp-only-s": {"influence_last": 2, "scope": "head", "reuse": 3},
 }
 """Settings under which all that a method keeps across a stop has a say in its result."""
 

@@ -11,6 +11,7 @@ from metasp.influence import sp_influence
 from metasp.learner import ContinualLearner
 from metasp.methods.metasp import MetaSP, MetaSPSettings, influence_epochs
 from metasp.methods.weighting import validation_sets, validation_size
+from metasp.store.forget import cleared
 from tests.helpers import finish, outcome
 from tests.methods.factories import digits
 from tests.methods.factories import finish as finish_trainer
@@ -50,6 +51,7 @@ def test_settings_are_checked(tiny):
         ({}, {}),
         ({"pseudo_steps": 3}, {"steps": 3}),
         ({"scope": "2"}, {"scope": "2"}),  # the last layer
+        ({"scope": "2", "reuse": 2}, {"scope": "2"}),  # by what enters it
         ({"validation_old": 5}, {"old": 5}),
         ({"validation_old": 0.5}, {"old": 6}),
         ({"validation_new": 7}, {"new": 7}),
@@ -69,6 +71,34 @@ def test_its_settings_reach_the_measurement(settings, measured):
     wanted = sp_influence(twin, again.loss_fn, *map(pair_of, (batch, old, new)), lr=0.3, **measured)
     got = torch.from_numpy(learner.ledger.means(batch.ids))[:, :2]
     torch.testing.assert_close(got, torch.stack([wanted.stability, wanted.plasticity], 1))
+
+
+def test_reuse_keeps_v_for_some_steps_and_no_forgotten_example():
+    settings = {"scope": "head", "reuse": 4, "influence_last": 2}
+    trainer = digits("metasp", settings=settings)
+    weights, drawn = trainer.method.weigh.weights, []
+    for event in trainer.run():
+        if isinstance(event, StepTaken) and event.kind == "influence":
+            goals = weights.kept.goals
+            if not drawn or drawn[-1][0] is not goals:
+                drawn.append([goals, event.task, 0])
+            drawn[-1][2] += 1
+    assert [(task, used) for _, task, used in drawn] == [
+        (task, used) for task in range(1, 5) for used in (4, 2)
+    ]
+    held = {f"method/{name}": t.numpy() for name, t in trainer.method.state().items()}
+    gone = held["method/old_ids"][:1]
+    for name, rows in cleared(held, gone).items():
+        if name.startswith("method/old"):
+            assert len(rows) == len(held[name]) - 1
+    trainer.forget(torch.from_numpy(gone))
+    assert "old" not in trainer.method.state()
+
+
+@pytest.mark.parametrize("scope", [None, "convs"])
+def test_reuse_needs_the_scope_to_be_the_head(scope):
+    with pytest.raises(UserError, match="give the head's name as scope"):
+        digits("metasp", settings={"scope": scope, "reuse": 3})
 
 
 def pair_of(batch):

@@ -273,6 +273,8 @@ class Trainer:
         self.learner.ledger = self.learner.ledger.without(ids)
         self.learner.tally = self.learner.tally.without(ids)
         self.method.forget(ids)
+        if self.learner.weigh is not None:
+            self.learner.weigh.forget(ids)
         self.open.forget(ids)
         if self.open:
             grown(self, ())  # nothing of them is left in its examples either

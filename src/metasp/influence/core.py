@@ -211,11 +211,10 @@ def _batch_gradient(
 ) -> tuple[Named, dict[int, Tensor]]:
     """The gradient of the batch's mean loss on the kept graph, and (if ``sinks``) the deltas.
 
-    Deltas are the gradients of the sum of losses where parameters enter the rows, by tape entry.
+    Deltas are the gradients of the mean loss where parameters enter the rows, by tape entry.
     """
     names = list(plan.params)
     edges = recorded.tape.edges() if sinks else {}
-    n = len(recorded.losses)
     targets: list[Any] = [recorded.params[k] for k in names]
     try:
         found = torch.autograd.grad(
@@ -229,7 +228,7 @@ def _batch_gradient(
             "the graph of this recorded pass is used up: measure its influence before backward()."
         ) from error
     grads = {k: dense(g) for k, g in zip(names, found) if g is not None}
-    deltas = {i: g * n for i, g in zip(edges, found[len(names) :]) if g is not None}
+    deltas = {i: g for i, g in zip(edges, found[len(names) :]) if g is not None}
     check_finite(
         recorded.losses.detach(), grads, "batch", lambda: find_culprit(problem, plan.params)
     )

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from metasp.influence.generic import again, tensors_in
 from metasp.influence.origin import RandomState
 from metasp.influence.rowwise import makes_rows, stays_in_rows
-from metasp.influence.rules import RULES, Layout, Linearised, Push
+from metasp.influence.rules import RULES, Dot, Layout, Linearised, Push
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Entry:
     push: Push
     saved: tuple[tuple[Tensor, int], ...]
     edge: GradientEdge | None  # where parameters enter the rows of the batch: see `dot`
+    dot: Dot | None
 
 
 @dataclass
@@ -91,19 +92,26 @@ class Tape:
         """The tangents of the losses of a `separable` tape, ``shape`` = (directions, n).
 
         Where a parameter enters the rows, the tangent it causes is weighted with that row's
-        ``deltas`` (by entry: the gradient of the sum of losses for the entry's result) and need
-        not travel any further, for it reaches no other row.
+        ``deltas`` (by entry: the gradient of the mean of the losses for the entry's result) and
+        need not travel any further, for it reaches no other row.
         """
         tangents, layout = dict(seeds), Layout()
         total = next(iter(seeds.values())).new_zeros(shape)
+        rows = shape[1]
         for i, entry in enumerate(self.entries):
             incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
             if all(t is None for t in incoming):
                 continue
+            ends = entry.outputs[0] in self.rows
+            if ends and i not in deltas:
+                continue
+            if ends and entry.dot is not None and len(incoming) > 1 and incoming[0] is None:
+                total += rows * entry.dot(incoming, deltas[i], layout)
+                continue
             outgoing = entry.push(incoming, layout)
-            if entry.outputs[0] in self.rows:
-                if i in deltas and outgoing[0] is not None:
-                    delta = deltas[i].reshape(1, shape[1], -1)
+            if ends:
+                if outgoing[0] is not None:
+                    delta = (deltas[i] * rows).reshape(1, rows, -1)
                     total += torch.linalg.vecdot(outgoing[0].reshape(*shape, -1), delta)
             else:
                 tangents.update({s: t for s, t in zip(entry.outputs, outgoing) if t is not None})
@@ -222,7 +230,7 @@ class Recorder(TorchFunctionMode):
                 if len(outputs) > 1:
                     self.tape.coupled = "a parametrised operation with several results"
         saved = tuple((t, t._version) for t in linear.saved)
-        self.tape.entries.append(Entry(inputs, results, linear.push, saved, edge))
+        self.tape.entries.append(Entry(inputs, results, linear.push, saved, edge, linear.dot))
 
     def _place(
         self,

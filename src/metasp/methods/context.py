@@ -112,8 +112,11 @@ class Weigher(ABC):
         """The same among the classes of the task alone: by this an example is called a suspect."""
         return self.judged(learner)
 
+    def forget(self, ids: Tensor) -> None:  # noqa: B027 - most keep no example
+        """Drop what is kept of the examples of these ids."""
+
     def state(self) -> State:
-        """What must survive a kill."""
+        """What must survive a kill; what belongs to single examples is named as a method's."""
         return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 - most keep nothing

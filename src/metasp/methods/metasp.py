@@ -14,6 +14,7 @@ from metasp.memory import Selection
 from metasp.memory.rehsel import CLUSTERING
 from metasp.methods.context import Step, TrainingContext, Weigher
 from metasp.methods.method import Method, Phase, Settings, finetune_phase
+from metasp.methods.reusing import HeadWeights, checked_head
 from metasp.methods.weighting import FEWEST_FOR_BATCHNORM, InfluenceWeights, ScheduledWeights
 from metasp.spec import setting
 from metasp.types import Batch, State, Task
@@ -53,6 +54,11 @@ class MetaSPSettings(Settings):
         False, "Weigh by each example's mean influence in the task, not by this batch's."
     )
     scope: str | None = setting(None, "Prefix of the parameters the influence looks at.")
+    reuse: int | None = setting(
+        None,
+        "Steps for which V, and what enters the head for it, is kept; needs the scope head.",
+        min=1,
+    )
     every: int = setting(1, "Compute influence at every k-th step; plain rehearsal between.", min=1)
     cluster: str | None = setting(
         None,
@@ -130,6 +136,9 @@ class MetaSP(Method):
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new), self.weigh)
 
+    def forget(self, ids: Tensor) -> None:
+        self.weigh.forget(ids)
+
     def state(self) -> State:
         return self.weigh.state()
 
@@ -139,17 +148,20 @@ class MetaSP(Method):
 
 def weights(settings: MetaSPSettings) -> InfluenceWeights:
     """How the settings weigh a batch."""
-    return InfluenceWeights(
-        rule=settings.rule,
-        gamma=settings.gamma,
-        strength=settings.strength,
-        running=settings.running,
-        steps=settings.pseudo_steps,
-        scope=settings.scope,
-        validation_old=settings.validation_old,
-        validation_new=settings.validation_new,
-        shuffle=settings.shuffle_influence,
-    )
+    common: dict[str, Any] = {
+        "rule": settings.rule,
+        "gamma": settings.gamma,
+        "strength": settings.strength,
+        "running": settings.running,
+        "steps": settings.pseudo_steps,
+        "scope": settings.scope,
+        "validation_old": settings.validation_old,
+        "validation_new": settings.validation_new,
+        "shuffle": settings.shuffle_influence,
+    }
+    if settings.reuse is not None:
+        return HeadWeights(**common, reuse=settings.reuse)
+    return InfluenceWeights(**common)
 
 
 def look_where_told(learner: TrainingContext, settings: MetaSPSettings) -> None:
@@ -158,6 +170,8 @@ def look_where_told(learner: TrainingContext, settings: MetaSPSettings) -> None:
         learner.selection = replace(learner.selection, points=settings.cluster)
     if settings.scope is not None:
         check_scope(learner, settings.scope)
+    if settings.reuse is not None:
+        checked_head(learner, settings.scope)
 
 
 def influence_epochs(wanted: int | None, epochs: int) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from metasp.influence import Influence, fuse, record, sp_influence
+from metasp.influence.pseudo import Pair
 from metasp.memory import Memory
 from metasp.methods.context import Objective, TrainingContext, Weighed, Weigher, unweighed
 from metasp.types import Batch, LossFn, State
@@ -91,10 +92,10 @@ class InfluenceWeights(Weigher):
     def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
         if len(learner.past()) < FEWEST_FOR_BATCHNORM:
             return unweighed(learner, batch, objective)
-        old, new = validation_sets(learner, self.validation_old, self.validation_new)
+        goals = self.goals(learner)
         watched = Watched(objective.loss_fn)
         objective = replace(objective, loss_fn=watched)
-        losses, influence = self.measure(learner, batch, objective, (old, new))
+        losses, influence = self.measure(learner, batch, objective, goals)
         outputs = watched.outputs
         plain = objective.weights(losses)
         weights, fused, gamma = RULES[self.rule](influence, self.gamma, self.strength)
@@ -117,6 +118,10 @@ class InfluenceWeights(Weigher):
             weights = plain * factors
         return Weighed(losses, weights, numbers, outputs)
 
+    def goals(self, learner: TrainingContext) -> tuple[Batch, Batch]:
+        """V_old and V_new."""
+        return validation_sets(learner, self.validation_old, self.validation_new)
+
     def measure(
         self,
         learner: TrainingContext,
@@ -127,7 +132,19 @@ class InfluenceWeights(Weigher):
         """The losses of the batch, by the forward pass that the update shares if it can, and the
         influence of its weighable rows."""
         summed = as_mean(objective, batch.size)
-        pair, (old, new) = (batch.inputs, summed.targets), goals
+        old, new = ((goal.inputs, summed.goal(goal.labels)) for goal in goals)
+        losses, found = self.look(learner, (batch.inputs, summed.targets), summed, (old, new))
+        if objective.shares is None:
+            return losses, found
+        scale = (batch.size * objective.shares).to(losses)
+        rows = slice(None) if objective.weighable is None else objective.weighable
+        stability, plasticity = (found.stability / scale)[rows], (found.plasticity / scale)[rows]
+        return losses / scale, replace(found, stability=stability, plasticity=plasticity)
+
+    def look(
+        self, learner: TrainingContext, pair: Pair, summed: Objective, goals: tuple[Pair, Pair]
+    ) -> tuple[Tensor, Influence]:
+        """The losses of a batch under the mean objective, and their influence on the goals."""
         with eager(learner):
             # In bf16 the influence is still computed in fp32, by a forward pass of its own.
             recorded = None if learner.bf16 else record(learner.model, summed.loss_fn, pair)
@@ -135,8 +152,8 @@ class InfluenceWeights(Weigher):
                 learner.model,
                 summed.loss_fn,
                 batch=pair,
-                old=(old.inputs, summed.goal(old.labels)),
-                new=(new.inputs, summed.goal(new.labels)),
+                old=goals[0],
+                new=goals[1],
                 steps=self.steps,
                 optimizer=learner.optimizer,
                 scope=self.scope,
@@ -144,15 +161,8 @@ class InfluenceWeights(Weigher):
                 recorded=recorded,
             )
         if recorded is None:
-            losses = summed.loss_fn(learner.outputs(batch.inputs), summed.targets)
-        else:
-            losses = recorded.losses
-        if objective.shares is None:
-            return losses, found
-        scale = (batch.size * objective.shares).to(losses)
-        rows = slice(None) if objective.weighable is None else objective.weighable
-        stability, plasticity = (found.stability / scale)[rows], (found.plasticity / scale)[rows]
-        return losses / scale, replace(found, stability=stability, plasticity=plasticity)
+            return summed.loss_fn(learner.outputs(pair[0]), pair[1]), found
+        return recorded.losses, found
 
 
 class Watched:
@@ -185,11 +195,15 @@ class ScheduledWeights(Weigher):
         self.taken += 1
         return (self.weights if weighs else unweighed)(learner, batch, objective)
 
+    def forget(self, ids: Tensor) -> None:
+        self.weights.forget(ids)
+
     def state(self) -> State:
-        return {"taken": torch.tensor(self.taken)}
+        return {"taken": torch.tensor(self.taken), **self.weights.state()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.taken = int(state["taken"])
+        self.weights.restore(state)
 
 
 def as_mean(objective: Objective, size: int) -> Objective:

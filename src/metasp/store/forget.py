@@ -95,7 +95,7 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
         if name in ("ledger/ids", "tally/ids"):
             rows, part = ~np.isin(arrays[name], ids), name.removesuffix("ids")
             names = [each for each in arrays if each.startswith(part)]
-        elif name.startswith("method/") and name.endswith("_ids"):
+        elif name.startswith(("method/", "weigh/")) and name.endswith("_ids"):
             rows, names = ~np.isin(arrays[name], ids), [name, name.removesuffix("_ids")]
         else:
             continue
