@@ -79,7 +79,7 @@ def measure(repeats: int = 7, runs: int = RUNS, told: Told = silent) -> list[Row
         (run,) = Path(folder).iterdir()
         for command in QUIET:
             given = [*command, str(run)] if len(command) == 1 else list(command)
-            times = summary([without_torch(given) for _ in range(repeats)])
+            times = summary(without_torch(given, repeats))
             rows.append(Row(f"metasp {' '.join(command)}", times, QUIET_BOUND))
     told(1.0)
     return rows
@@ -122,15 +122,20 @@ def in_a_sweep(runs: int) -> list[float]:
     return seconds
 
 
-def without_torch(words: list[str]) -> float:
-    """Processor time of a command, which may not load torch."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ran = [sys.executable, "-X", "importtime", "-m", "metasp", *words]
-    told = subprocess.run(ran, check=True, capture_output=True, text=True).stderr
-    if any(line.endswith("| torch") for line in told.splitlines()):
+def without_torch(words: list[str], repeats: int) -> list[float]:
+    """Processor times of a command, which may not load torch."""
+    asked = [sys.executable, "-X", "importtime", "-m", "metasp", *words]
+    loaded = subprocess.run(asked, check=True, capture_output=True, text=True).stderr
+    if any(line.endswith("| torch") for line in loaded.splitlines()):
         raise RuntimeError(f"metasp {' '.join(words)} loads torch")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds = []
+    for _ in range(repeats):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ran = [sys.executable, "-m", "metasp", *words]
+        subprocess.run(ran, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return seconds
 
 
 def render(rows: Sequence[Row]) -> list[str]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special  # scipy.stats takes a second to load
 
 ROUNDING = 1e-9  # of scores in percent
 
@@ -49,6 +48,8 @@ def interval(
         return None
     if summary.std is None or np.ptp(values) <= ROUNDING:
         return summary.mean, None, None
+    from scipy import special  # which takes long to load, and scipy.stats a second
+
     half = float(special.stdtrit(summary.n - 1, (1 + level) / 2)) * summary.std / summary.n**0.5
     return summary.mean, summary.mean - half, summary.mean + half
 
@@ -62,6 +63,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
     t = p = None
     if len(both) > 1 and difference is not None:
         if np.ptp(gaps) > ROUNDING:
+            from scipy import special
+
             t = difference / (float(np.std(gaps, ddof=1)) / len(gaps) ** 0.5)
             p = 2 * float(special.stdtr(len(gaps) - 1, -abs(t)))
         elif abs(difference) <= ROUNDING:
