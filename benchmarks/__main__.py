@@ -32,6 +32,7 @@ NAMES = (
     "startup",
     "reports",
     "lazy",
+    "growth",
 )
 OF_DATA = ("libraries", "cleanlab", "peers", "lazy")  # those that measure on data sets
 
@@ -41,9 +42,15 @@ OF_DATA = ("libraries", "cleanlab", "peers", "lazy")  # those that measure on da
 @data_option
 @click.option("--size", type=click.IntRange(min=20), help="cleanlab: train examples per class.")
 @click.option("--seeds", help="cleanlab: such as 301,302.")
+@click.option("--only", metavar="AXIS", help="growth: data, tasks, classes, memory ... alone.")
 @json_option
 def command(
-    name: str, data: Path | None, size: int | None, seeds: str | None, as_json: bool
+    name: str,
+    data: Path | None,
+    size: int | None,
+    seeds: str | None,
+    only: str | None,
+    as_json: bool,
 ) -> None:
     """Measure NAME on this machine:
 
@@ -64,6 +71,7 @@ def command(
       startup    a run from its command to its first step, and each run of a sweep, in seconds
       reports    tables of hundreds and thousands of runs, in seconds
       lazy       pictures decoded as they are needed: peak memory, and how long a step waits
+      growth     time and memory by data, tasks, classes, memory, |B|, |V|, width and processes
     """
     if name not in OF_DATA and typed("data"):
         raise click.UsageError(f"--data is for {', '.join(OF_DATA)}: leave it out.")
@@ -73,8 +81,14 @@ def command(
         asked |= {} if seeds is None else {"seeds": [int(seed) for seed in seeds.split(",")]}
     elif size is not None or seeds is not None:
         raise click.UsageError("--size and --seeds are for cleanlab: leave them out.")
+    if only is not None and name != "growth":
+        raise click.UsageError("--only is for growth: leave it out.")
     try:
         bench = importlib.import_module(f"benchmarks.{name}")
+        if only is not None:
+            if only not in bench.AXES:
+                raise click.UsageError(f"unknown axis {only!r}: use {', '.join(bench.AXES)}.")
+            asked["only"] = only
         with measuring(name) as told:
             rows = bench.measure(**asked, told=told)
     except ImportError as error:

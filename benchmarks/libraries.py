@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import Told, machine, part, silent
 from metasp.cli.influence_check import examples
-from metasp.influence import example_influence
+from metasp.influence import example_influence, influence_matrix
 from metasp.paper.approximation import trained
 from metasp.paper.hessian import curvature, solve
 from metasp.types import CROSS_ENTROPY as LOSS
@@ -165,7 +165,7 @@ def first_order(model: nn.Module, train: Pair, test: Pair, told: Told) -> list[R
     lr = 1e-4
     ours = {
         "vector": partial(example_influence, model, LOSS, train, test, lr=lr),
-        "matrix": partial(first_order_matrix, model, train, test),
+        "matrix": partial(influence_matrix, model, LOSS, train, test),
     }
     scorers: dict[str, Callable[..., Tensor]] = {
         "captum": partial(captum_scores, tuned=False),
@@ -180,12 +180,6 @@ def first_order(model: nn.Module, train: Pair, test: Pair, told: Told) -> list[R
             rivals.append(Rival(name, what, theirs, seconds, abs(pearson(scores, mine))))
             told(len(rivals) / (len(ours) * len(scorers)))
     return rivals
-
-
-def first_order_matrix(model: nn.Module, train: Pair, test: Pair) -> Tensor:
-    """-<gradient of test j, gradient of training example i>, shape (m, n)."""
-    found = curvature(model, LOSS, train)
-    return -found.examples(found.each_gradient(test))
 
 
 def second_order(model: nn.Module, train: Pair, test: Pair, damping: float, some: int) -> Rival:

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from metasp.methods import doubt
 from metasp.methods.doubt import (
     Means,
     chance_wrong,
@@ -12,6 +13,7 @@ from metasp.methods.doubt import (
     least_gain,
     log_odds,
     read_influence,
+    swapped_gains,
 )
 from metasp.methods.goal import Goal, Seen
 
@@ -141,3 +143,13 @@ def test_a_class_whose_labels_are_nearly_all_wrong_keeps_its_few_right_ones():
     found = chance_wrong(evidence, torch.zeros(100, dtype=torch.long))
     assert float(found[:95].min()) > 0.9
     assert float(found[95:].max()) < 0.1
+
+
+def test_many_classes_are_compared_with_the_nearest_rival_alone(monkeypatch):
+    draw = torch.Generator().manual_seed(3)
+    distance = torch.rand(40, 30, generator=draw, dtype=torch.float64)
+    labels, among = torch.randint(30, (40,), generator=draw), torch.rand(30, generator=draw) < 0.7
+    each = swapped_gains(distance, labels, among)
+    monkeypatch.setattr(doubt, "MANY", 0)
+    torch.testing.assert_close(swapped_gains(distance, labels, among), each, rtol=1e-12, atol=0)
+    assert len(each) > 700

@@ -7,6 +7,7 @@ from metasp.influence.core import (
 )
 from metasp.influence.fuse import Fused, fuse
 from metasp.influence.ledger import Ledger
+from metasp.influence.matrix import influence_matrix
 from metasp.influence.optimizers import Rule
 from metasp.influence.origin import with_parameters
 from metasp.influence.parallel import Ranks
@@ -23,6 +24,7 @@ __all__ = [
     "Rule",
     "example_influence",
     "fuse",
+    "influence_matrix",
     "record",
     "sp_influence",
     "split_over_ranks",

@@ -57,12 +57,13 @@ class Linearised:
 
     ``dot`` is for tangents of parameters alone: the inner product of each row of what ``push``
     makes of them with that row of a tensor like the result, (directions, rows), in fewer passes
-    over memory."""
+    over memory. ``fan`` is what a linear layer's weight multiplies, rows of it (n, d)."""
 
     inputs: tuple[Tensor, ...]
     push: Push
     saved: tuple[Tensor, ...] = ()
     dot: Dot | None = None
+    fan: Tensor | None = None
 
 
 def unstacked(result: Tensor, like: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ def _convolution(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
             if dw is not None and groups == 1:
                 # Pixels before channels, as the memory has them where tangents travel.
                 both = op(layout.of(x), dw.flatten(0, 1), None, *how).movedim(1, -1)
-                sides = both.unflatten(-1, (dw.shape[0], -1))
+                sides = both.view(*both.shape[:-1], dw.shape[0], -1)
                 product = sides * delta.movedim(1, -1).unsqueeze(-2)
                 parts[0] = product.flatten(1, -3).sum(1).sum(-1).T
             elif dw is not None:
@@ -163,7 +164,7 @@ def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = No
         return [total]
 
     inputs = (input, weight) if bias is None else (input, weight, bias)
-    return Linearised(inputs, push, (x, w))
+    return Linearised(inputs, push, (x, w), fan=x if x.dim() == 2 else None)
 
 
 def _batch_norm(

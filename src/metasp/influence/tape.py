@@ -37,6 +37,7 @@ class Entry:
     saved: tuple[tuple[Tensor, int], ...]
     edge: GradientEdge | None  # where parameters enter the rows of the batch: see `dot`
     dot: Dot | None
+    fan: Tensor | None
 
 
 @dataclass
@@ -230,7 +231,9 @@ class Recorder(TorchFunctionMode):
                 if len(outputs) > 1:
                     self.tape.coupled = "a parametrised operation with several results"
         saved = tuple((t, t._version) for t in linear.saved)
-        self.tape.entries.append(Entry(inputs, results, linear.push, saved, edge, linear.dot))
+        self.tape.entries.append(
+            Entry(inputs, results, linear.push, saved, edge, linear.dot, linear.fan)
+        )
 
     def _place(
         self,

@@ -17,6 +17,7 @@ EXPECTED_SHARE, SHARE_WORTH = 0.1, 4.0  # of wrong labels in a class, worth so m
 LARGEST_SHARE = 0.97
 ROUNDS = 30
 MOST_SWAPPED = 400  # examples of the goal whose labels are swapped
+MANY = 256  # classes: of more, not every label is compared with every other
 
 
 class Means(NamedTuple):
@@ -83,12 +84,26 @@ def read_influence(goal: Goal, means: Means, among: Tensor) -> Reading:
     rows = torch.arange(len(mine))
     distance[rows, labels] *= factor
     right = least_gain(distance, labels, among)
-    swapped = []
-    for other in torch.nonzero(among).flatten().tolist():
-        given = torch.full_like(labels, other)
-        swapped.append(least_gain(distance, given, among)[labels != other])
-    wrong = torch.cat([distance.new_zeros(0), *swapped])
+    wrong = swapped_gains(distance, labels, among)
     return log_odds(right[~right.isnan()], wrong[~wrong.isnan()])
+
+
+def swapped_gains(distance: Tensor, labels: Tensor, among: Tensor) -> Tensor:
+    """The least gain of each example under each label `among` that is not its own."""
+    others = torch.nonzero(among).flatten()
+    if len(others) <= MANY:
+        swapped = [
+            least_gain(distance, torch.full_like(labels, other), among)[labels != other]
+            for other in others.tolist()
+        ]
+        return torch.cat([distance.new_zeros(0), *swapped])
+    # A gain grows with the rival's distance, so that the nearest rival has the least one: the
+    # nearest class of all, or the second where that is the label itself.
+    near = distance[:, others].topk(2, largest=False)
+    own, nearest = distance[:, others], others[near.indices[:, :1]]
+    rival = torch.where(others == nearest, near.values[:, 1:], near.values[:, :1])
+    gains = (rival - own) / (rival + own).clamp_min(1e-9)
+    return gains.T[(labels[:, None] != others).T]
 
 
 def log_odds(right: Tensor, wrong: Tensor) -> Reading:
