@@ -192,7 +192,11 @@ AXES = {
         "after each task all so far are tested, which makes the square of their number; "
         "--test-every 20 makes a twentieth of it",
     ),
-    "classes": Axis(classes, (10, 100, 1_000, 10_000)),
+    "classes": Axis(
+        classes,
+        (10, 100, 1_000, 10_000),
+        "from 1,000 on the examples grow with the classes, and a pass costs examples × classes",
+    ),
     "memory": Axis(memory, (100, 1_000, 10_000, 100_000)),
     "batch": Axis(batch, (32, 128, 512)),
     "goal": Axis(goal, (32, 128, 512)),
