@@ -172,12 +172,14 @@ def prepare(
     said: Mapping[str, Path] | None = None,
     stored: RunDir | None = None,
     model: MakeModel | None = None,
+    device: str | None = None,
     **options: Any,
 ) -> Experiment:
     """Load the data (or take a stream made by `metasp.split`), complete the spec and name the
     directory; nothing is written yet. `said` are files of corrections, by their kind: what they
     hold is added to the spec, which needs them no more. `stored` holds the run already, under
-    whatever name; `model` makes a model of one's own."""
+    whatever name; `model` makes a model of one's own; `device` stands for "auto" where the run will
+    not happen on this machine."""
     spec = with_model(spec, model)
     if model is not None and options.get("ranks") is not None:
         raise UserError("a model of your own is trained by one process: start the run in one.")
@@ -189,13 +191,26 @@ def prepare(
         benchmark = assemble(source, spec)
     else:
         spec, benchmark = resplit(benchmark, spec)
-    now, before = (complete(spec, benchmark, rules) for rules in (True, False))
-    done = as_stored(runs, now, before) if stored is None else spec_of_stored(stored, now, before)
-    path, ranks = stored.path if stored else runs / done.name, options.get("ranks")
-    directory = RunDir(path) if ranks is None else SharedRunDir(path, ranks)
+    forms = [complete_elsewhere(spec, benchmark, device, rules) for rules in (True, False)]
+    done = as_stored(runs, *forms) if stored is None else spec_of_stored(stored, *forms)
+    ranks = options.get("ranks")
     if ranks is not None:
-        check_same_run(ranks, done.name)
+        check_same_run(ranks, forms[0].name)
+        heard = ranks.hear(done.name.encode()).decode()  # the first one sees the runs folder
+        done = next(form for form in forms if form.name == heard)
+    path = stored.path if stored else runs / done.name
+    directory = RunDir(path) if ranks is None else SharedRunDir(path, ranks)
     return Experiment(done, benchmark, directory, model=model, **options)
+
+
+def complete_elsewhere(
+    spec: RunSpec, benchmark: Benchmark, device: str | None, rules: bool = True
+) -> RunSpec:
+    """The complete spec, for this machine or for another one's device."""
+    if device is None:
+        return complete(spec, benchmark, rules)
+    chosen = device if spec.device == "auto" else spec.device
+    return complete(spec.with_(device="cpu"), benchmark, rules).with_(device=chosen)
 
 
 def as_stored(runs: Path, spec: RunSpec, before: RunSpec) -> RunSpec:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.events import Event
-from metasp.influence.parallel import Ranks
+from metasp.influence.parallel import Ranks, others_alive
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.checkpoints import Arrays, Checkpoint
@@ -42,7 +42,8 @@ def leave() -> None:
     """Part from the other processes once all have come to the end: one that leaves early can abort
     the threads of the others."""
     if dist.is_available() and dist.is_initialized():
-        dist.barrier()
+        with others_alive():
+            dist.barrier()
         dist.destroy_process_group()
 
 

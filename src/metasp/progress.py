@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -11,11 +12,14 @@ from metasp.console import duration, printable
 from metasp.engine.clock import Clock
 from metasp.events import Evaluated, Event, Noted, StepTaken
 from metasp.experiment import Experiment
+from metasp.metrics import SCENARIOS
+from metasp.store import RunDir
+
+if TYPE_CHECKING:
+    from metasp.sweeps.jobs import Update
 
 
-def follow(events: Iterator[Event], run: Experiment, console: Console) -> None:
-    """Consume the events of an experiment, showing them as they come."""
-    tasks, clock = len(run.benchmark.tasks), Clock()
+def bar_on(console: Console) -> Progress:
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=None),
@@ -23,18 +27,20 @@ def follow(events: Iterator[Event], run: Experiment, console: Console) -> None:
         TextColumn("{task.fields[eta]}"),
     )
     hidden = console.quiet or not console.is_terminal  # a quiet bar would swallow warnings too
-    with Progress(*columns, console=console, disable=hidden, expand=True) as bar:
+    return Progress(*columns, console=console, disable=hidden, expand=True)
+
+
+def follow(events: Iterator[Event], run: Experiment, console: Console) -> None:
+    """Consume the events of an experiment, showing them as they come."""
+    tasks, clock = len(run.benchmark.tasks), Clock()
+    with bar_on(console) as bar:
         line = bar.add_task("starting", total=1.0, eta="")
         shown = 0.0
         for event in events:
             for warning in run.warnings:
                 print(f"warning: {printable(warning)}", file=sys.stderr)
             run.warnings.clear()
-            if isinstance(event, Noted):
-                note = f"task {event.task + 1}/{tasks}  {printable(event.text)}"
-                console.print(note, markup=False, highlight=False)
-            if isinstance(event, Evaluated) and not event.before:
-                console.print(task_row(event, tasks), markup=True, highlight=False)
+            tell(event, tasks, console)
             if not isinstance(event, StepTaken):
                 continue
             clock.saw(event)
@@ -49,6 +55,44 @@ def follow(events: Iterator[Event], run: Experiment, console: Console) -> None:
                     eta=f"{duration(left)} left",
                 )
         bar.update(line, completed=1.0, description="done", eta="")
+
+
+def follow_elsewhere(updates: "Iterator[Update]", run: Experiment, console: Console) -> "Update":
+    """Consume what is heard of a run that happens elsewhere, whose files arrive in its directory;
+    the last word on it."""
+    told = {*rows_of(run.directory)}  # what was there before is not told again
+    with bar_on(console) as bar:
+        line = bar.add_task("starting", total=1.0, eta="")
+        for update in updates:
+            for event in rows_of(run.directory):
+                if event not in told:
+                    told.add(event)
+                    tell(event, len(run.benchmark.tasks), console)
+            left = "" if update.left is None else f"{duration(update.left)} left"
+            bar.update(line, completed=update.fraction, description=update.note, eta=left)
+            last = update
+        bar.update(line, description=last.state, eta="")
+    return last
+
+
+def rows_of(directory: RunDir) -> Iterator[Evaluated | Noted]:
+    """What a person is told of the events in a run's log."""
+    for record in directory.events() if (directory.path / "events.jsonl").exists() else ():
+        kind = record.pop("event")
+        if kind == "Noted":
+            yield Noted(**record)
+        if kind == "Evaluated" and not record["before"]:
+            lists = {name: tuple(record[name]) for name in ("on", *SCENARIOS)}
+            yield Evaluated(record["task"], before=False, **lists)
+
+
+def tell(event: Event, tasks: int, console: Console) -> None:
+    """A note, or the row of a task that has been tested."""
+    if isinstance(event, Noted):
+        note = f"task {event.task + 1}/{tasks}  {printable(event.text)}"
+        console.print(note, markup=False, highlight=False)
+    if isinstance(event, Evaluated) and not event.before:
+        console.print(task_row(event, tasks), markup=True, highlight=False)
 
 
 def task_row(event: Evaluated, tasks: int) -> str:

@@ -213,7 +213,8 @@ def test_without_ray_one_sentence_says_what_to_install(sweep, tmp_path, monkeypa
     from metasp.cli import main
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "metasp.sweeps.on_ray", raising=False)
+    for name in ("cluster", "on_ray"):
+        monkeypatch.delitem(sys.modules, f"metasp.sweeps.{name}", raising=False)
     with pytest.raises(SystemExit) as ended:
         main(["sweep", str(sweep), "--runs", str(tmp_path / "runs"), "--on", "ray"])
     assert ended.value.code == 2

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from metasp.cli.cluster import on_cluster, worker_options
 from metasp.cli.options import checkpoint_option, data_option, json_option, track_option
 from metasp.cli.run import execute
 
@@ -20,6 +21,7 @@ Examples:
 @data_option
 @checkpoint_option
 @track_option
+@worker_options
 @json_option
 def command(
     run: Path,
@@ -27,6 +29,7 @@ def command(
     checkpoint_seconds: float,
     track: tuple[str, ...],
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Continue a run from its last checkpoint, whatever its folder is called by now. It ends with
     the same bits as if it had never been stopped."""
@@ -34,7 +37,9 @@ def command(
     from metasp.processes import joined
     from metasp.store import open_run
 
+    cluster = on_cluster(data, given)
     stored = open_run(run)
-    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "ranks": joined()}
+    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds}
+    options |= {"device": cluster.device} if cluster else {"ranks": joined()}
     experiment = prepare(stored.spec(), stored.path.parent, data, stored=stored, **options)
-    return execute(experiment, as_json, track)
+    return execute(experiment, as_json, track, cluster)

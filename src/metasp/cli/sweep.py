@@ -1,9 +1,7 @@
 """metasp sweep: run a grid of specs, here or on a Ray cluster."""
 
 import json
-import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +9,16 @@ import click
 from rich.console import Console
 
 from metasp.cli.board import follow, listing, summary
-from metasp.cli.options import OneOf, checkpoint_option, data_option, json_option, runs_option
+from metasp.cli.cluster import (
+    CLUSTER,
+    a_share,
+    cluster_options,
+    refuse_torchrun,
+    refuse_what_belongs_elsewhere,
+)
+from metasp.cli.options import checkpoint_option, data_option, json_option, runs_option
 from metasp.cli.run import stop_on_signal
-from metasp.cli.terminal import typed, typed_again
+from metasp.cli.terminal import typed_again
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.spec import RunSpec
@@ -30,59 +35,14 @@ Examples:
   metasp sweep paper-table-1 --on ray --address auto --gpus-per-run 0.5 --data /shared/data
   metasp sweep paper-table-1-small --print > my.toml
 """
-RAY = ("address", "cpus_per_run", "gpus_per_run", "shared", "retries")
+RAY = (*CLUSTER, "cpus_per_run", "gpus_per_run", "shared")
 AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
-
-
-def a_share(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """What Ray can set aside: whole ones, or a part of one that is not too small for it."""
-    if value and not (value.is_integer() or 1e-4 <= value < 1):
-        raise click.BadParameter(
-            f"{value:g} of them cannot be set aside: give a whole number, or a part of one from "
-            "0.0001 on.",
-            ctx,
-            param,
-        )
-    return value
-
-
-def ray_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags that matter on a cluster only; their names are OnRay's."""
-    share: Any = {"type": click.FloatRange(min=0), "callback": a_share}
-    retries = click.IntRange(min=0)
-    options = [
-        click.option("--address", help="Cluster [default: RAY_ADDRESS, or a new one here]."),
-        click.option("--cpus-per-run", **share, help="[default: the run's threads]"),
-        click.option(
-            "--gpus-per-run",
-            **share,
-            default=0.0,
-            show_default=True,
-            help="GPUs of each run; with more than 0, device auto means cuda.",
-        ),
-        click.option(
-            "--shared",
-            is_flag=True,
-            help="Every node sees the folder of runs, so nothing is fetched.",
-        ),
-        click.option(
-            "--retries",
-            type=retries,
-            default=3,
-            show_default=True,
-            help="How often a run is started again whose worker or node is lost.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("sweep")
 @click.option("--dry-run", is_flag=True, help="List the runs and what is already done.")
 @click.option("--print", "show", is_flag=True, help="Print a preset, to copy and change it.")
-@click.option("--on", type=OneOf(["local", "ray"]), default="local", show_default=True)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -91,7 +51,13 @@ def ray_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @runs_option
 @data_option
 @checkpoint_option
-@ray_options
+@cluster_options
+@click.option("--cpus-per-run", **a_share, help="[default: the run's threads]")
+@click.option(
+    "--gpus-per-run", **a_share, default=0.0, show_default=True,
+    help="More than 0: device auto is cuda.",
+)  # fmt: skip
+@click.option("--shared", is_flag=True, help="Every node sees the folder of runs, so nothing is fetched.")
 @json_option
 def command(
     sweep: str,
@@ -111,7 +77,8 @@ def command(
             raise UserError(f"--print takes a preset: {', '.join(presets())}.")
         click.echo(presets()[sweep], nl=False)
         return 0
-    refuse_what_belongs_elsewhere(on)
+    refuse_torchrun("a sweep")
+    refuse_what_belongs_elsewhere(on, RAY, ("jobs",))
     specs = expand(read_sweep(sweep))
     console = text_console(stderr=as_json)
     todo, runner = plan(specs, on, runs, data, jobs, given)
@@ -129,20 +96,6 @@ def command(
         console.print(f"stopped; continue with: {again}", soft_wrap=True)
         return 130
     return 1 if board.of("failed") else 0
-
-
-def refuse_what_belongs_elsewhere(on: str) -> None:
-    """Options of the way that was not chosen: forgetting --on ray would run all of it here."""
-    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
-        raise UserError("a sweep starts processes of its own: start it without torchrun.")
-    for name in RAY if on == "local" else ("jobs",):
-        if typed(name):
-            flag = f"--{name.replace('_', '-')}"
-            if on == "local":
-                raise UserError(f"{flag} only applies with --on ray: add that, or leave it out.")
-            raise UserError(
-                f"{flag} only applies to runs on this machine: leave out {flag} or --on {on}."
-            )
 
 
 def plan(

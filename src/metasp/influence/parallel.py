@@ -36,6 +36,10 @@ class Like(NamedTuple):
         return cls(tensor.shape, tensor.dtype, tensor.device)
 
 
+class OthersGone(UserError):
+    """Another process has ended, or cannot be reached."""
+
+
 Part = tuple[Named, int]
 """Means over some examples by name, and over how many."""
 
@@ -189,7 +193,7 @@ def others_alive() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise UserError(
+        raise OthersGone(
             "another process of this run ended, or cannot be reached "
             f"({str(error).splitlines()[0]}): start the run again, to go on from its last "
             "checkpoint."

@@ -10,10 +10,10 @@ from metasp.benchmarks import Benchmark, load_benchmark
 from metasp.benchmarks.benchmark import assemble
 from metasp.engine import Trainer
 from metasp.engine.clock import Clock
-from metasp.engine.from_spec import complete
 from metasp.errors import UserError
 from metasp.events import StepTaken
-from metasp.experiment import Experiment, Interrupted, as_stored, prepare
+from metasp.experiment import Experiment, Interrupted, as_stored, complete_elsewhere, prepare
+from metasp.influence.parallel import OthersGone, Ranks
 from metasp.spec import RunSpec, fields_with
 from metasp.store import RunDir
 
@@ -83,16 +83,6 @@ def check_order(spec: RunSpec, benchmark: Benchmark) -> None:
         assemble(benchmark.source, spec)
 
 
-def complete_elsewhere(
-    spec: RunSpec, benchmark: Benchmark, device: str | None, rules: bool = True
-) -> RunSpec:
-    """The complete spec, for this machine or for another one's device."""
-    if device is None:
-        return complete(spec, benchmark, rules)
-    chosen = device if spec.device == "auto" else spec.device
-    return complete(spec.with_(device="cpu"), benchmark, rules).with_(device=chosen)
-
-
 def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:
     try:
         if run.finished:
@@ -118,8 +108,10 @@ def carry_out_order(
     runs: Path,
     stop: Callable[[], bool],
     tell: Callable[[Update], None],
+    ranks: Ranks | None = None,
 ) -> Update:
-    """Make an ordered run happen in a folder of runs; the last word on it."""
+    """Make an ordered run happen in a folder of runs, alone or with other processes; the last word
+    on it."""
     name = order["name"]
     try:
         experiment = prepare(
@@ -128,16 +120,19 @@ def carry_out_order(
             Path(order["data"]) if order["data"] else None,
             checkpoint_seconds=order["checkpoint_seconds"],
             stop=stop,
+            ranks=ranks,
         )
         if experiment.directory.path.name != name:
             raise UserError(
                 f"this run is now called {experiment.directory.path.name}, because metasp has "
-                "changed since the sweep was started: start the sweep again."
+                "changed since it was asked for: start the same command again."
             )
         for update in carry_out(experiment):
             tell(update)
     except Interrupted:
         return Update(name, "stopped")
+    except OthersGone:
+        raise  # no mistake of the run's: whoever started the processes starts them again
     except UserError as error:
         return Update(name, "failed", note=str(error))
     return Update(name, "done", 1.0, 0.0)

@@ -2,12 +2,8 @@
 starts a run whose worker or node is lost elsewhere from the last one."""
 
 import contextlib
-import logging
-import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +11,21 @@ from typing import Any
 from metasp.errors import UserError
 from metasp.store.files import locked
 from metasp.store.parcel import pack, unpack
+from metasp.sweeps.cluster import (
+    POLL_SECONDS,
+    RayError,
+    RayTaskError,
+    connect,
+    lacking,
+    last_line,
+    ray,
+    room_for,
+    warn,
+    where,
+)
 from metasp.sweeps.jobs import Job, Update, order_for
 from metasp.sweeps.remote import LOCAL, Remote, Word
 
-try:
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-except ImportError as missing:
-    raise UserError("Ray is not installed: pip install -e '.[cluster]' in the clone.") from missing
-
-POLL_SECONDS = 0.5
 CALLS_AT_ONCE = 3  # run, poll and stop of one actor overlap
 
 
@@ -62,60 +63,30 @@ class OnRay:
 
     def at_once(self, jobs: list[Job]) -> int:
         """How many runs the cluster can carry now."""
-        self.connect()
+        connect(self.address)
         needs = {
             "CPU": max([self.cpus(job) for job in jobs], default=1.0),
             "GPU": self.gpus_per_run,
         }
-        all_nodes = ray.nodes()  # type: ignore[no-untyped-call]
-        nodes = [node["Resources"] for node in all_nodes if node["Alive"]]
-        room = sum(fitting(needs, node) for node in nodes)
+        room = room_for(needs)
         if not room:
-            most = {kind: max([n.get(kind, 0.0) for n in nodes], default=0.0) for kind in needs}
-            short = [kind for kind in needs if needs[kind] > most[kind]] or [*needs]
-            lack = ", ".join(f"{needs[kind]:g} {kind} of {most[kind]:g}" for kind in short)
-            if self.where() == LOCAL:
+            lack = lacking(needs)
+            if where(self.address) == LOCAL:
                 raise UserError(
                     f"a run asks for {lack} here: give less by --cpus-per-run or --gpus-per-run."
                 )
             if not self.warned:
                 self.warned = True  # no error: a cluster may grow when it is asked for more
-                print(f"warning: a run asks for {lack} on one node, and waits until one has them",
-                      file=sys.stderr)  # fmt: skip
+                warn(f"a run asks for {lack} on one node, and waits until one has them")
         return max(1, room)
 
     def cpus(self, job: Job) -> float:
         return float(job.spec.threads) if self.cpus_per_run is None else self.cpus_per_run
 
-    def where(self) -> str:
-        return self.address or os.environ.get("RAY_ADDRESS") or LOCAL
-
-    def connect(self) -> None:
-        """Join the cluster, or start one on this machine where no address is given: Ray itself
-        would join whatever cluster a file that anyone can write to names."""
-        if ray.is_initialized():
-            return
-        address = self.where()
-        new: Any = {"include_dashboard": False} if address == LOCAL else {}
-        on_term = signal.getsignal(signal.SIGTERM)
-        try:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **new)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            if address == LOCAL:
-                raise UserError(
-                    f"Ray does not start here ({reason}): leave out --on ray."
-                ) from error
-            raise UserError(
-                f"cannot reach a Ray cluster at {address} ({reason}): start one with `ray start "
-                "--head`."
-            ) from error
-        signal.signal(signal.SIGTERM, on_term)  # Ray sets its own; ours stores checkpoints
-
     def run(self, jobs: list[Job], stop: Callable[[], bool]) -> Iterator[Update]:
         """Carry out the jobs; what becomes of each. When told to stop, every run stores a
         checkpoint first."""
-        self.connect()
+        connect(self.address)
         waiting, self.stopping = list(jobs), False
         try:
             while waiting or self.active:
@@ -227,14 +198,5 @@ class OnRay:
                 yield self._over(entry, {"state": "stopped"})
 
 
-def fitting(needs: Mapping[str, float], node: Mapping[str, float]) -> int:
-    """How many runs with these needs a node can carry at once."""
-    return int(min([node.get(kind, 0.0) / need for kind, need in needs.items() if need] or [1.0]))
-
-
 def failed(note: str) -> Word:
     return {"state": "failed", "note": note}
-
-
-def last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]

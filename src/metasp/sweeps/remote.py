@@ -9,11 +9,14 @@ import tempfile
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metasp.errors import UserError
 from metasp.store.files import locked
 from metasp.store.parcel import Parcel, newest_checkpoint, pack, unpack
+
+if TYPE_CHECKING:
+    from metasp.influence.parallel import Ranks
 
 Word = dict[str, Any]
 PREFIX = "metasp-run-"
@@ -42,15 +45,16 @@ class Remote:
     def origin(self) -> str:
         return f"from checkpoint {self.begun}" if self.begun else "from the start"
 
-    def run(self) -> tuple[Word, Parcel | None]:
-        """Carry the order out to its end; the last word on it, and all files of it."""
+    def run(self, ranks: "Ranks | None" = None) -> tuple[Word, Parcel | None]:
+        """Carry the order out to its end, alone or with the other processes of the run; the last
+        word on it, and all files of it."""
         from metasp.sweeps.jobs import Update, carry_out_order
 
         def tell(update: Update) -> None:
             self.word = word_of(replace(update, note=f"{update.note} · {self.origin()}"))
 
         try:
-            last = carry_out_order(self.order, self.runs, self.stopping.is_set, tell)
+            last = carry_out_order(self.order, self.runs, self.stopping.is_set, tell, ranks)
         finally:
             parcel = self.take()
         return word_of(last), parcel
@@ -77,6 +81,45 @@ class Remote:
             shutil.rmtree(self.runs, ignore_errors=True)
             self.held.close()
         return parcel
+
+
+class Post:
+    """What the workers of one run and the command that started them tell each other. It stays on
+    the command's own node, and so outlives every worker. The first worker tells, the command asks,
+    and workers that are started again begin with the newest files that were told."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.parcel, self.sent = parcel, True
+        self.word: Word = {"state": "running", "note": "waiting for workers"}
+        self.begun, self.stopping = 0, False
+
+    def begin(self) -> Parcel | None:
+        """The files to begin with; None where there is nothing more to do."""
+        if not self.over:
+            self.begun += 1
+            note = f"a worker or node was lost: try {self.begun}" if self.begun > 1 else "starting"
+            self.word = {"state": "stopped"} if self.stopping else {**self.word, "note": note}
+        return None if self.over else self.parcel
+
+    def tell(self, word: Word, parcel: Parcel | None = None) -> bool:
+        """How the run is, and its files where they are new; whether it is to stop."""
+        if not self.over:
+            self.word = word
+        if parcel:
+            self.parcel, self.sent = parcel, False
+        return self.stopping
+
+    def ask(self) -> tuple[Word, Parcel | None]:
+        """What was told last, and the files where they were not given out yet."""
+        parcel, self.sent = None if self.sent else self.parcel, True
+        return self.word, parcel
+
+    def stop(self) -> None:
+        self.stopping = True
+
+    @property
+    def over(self) -> bool:
+        return bool(self.word["state"] != "running")
 
 
 def guard_own_cluster(address: str | None = None) -> None:
