@@ -6,17 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import ray
-from ray.cluster_utils import Cluster
 
 from metasp.errors import UserError
 from metasp.store.parcel import newest_checkpoint
 from metasp.sweeps.grid import expand, parse
 from metasp.sweeps.jobs import jobs_of
 from metasp.sweeps.on_ray import OnRay
+from tests.sweeps.conftest import STORE
 from tests.sweeps.test_local import SOURCE, results
 
-STORE = 80 * 2**20  # bytes of Ray's object store on each node: its least
 TABLES = {
     "threads": 1,
     "width": 4,
@@ -25,23 +23,6 @@ TABLES = {
     "epochs": 25,
     "grid": {"method": ["er", "finetune"]},
 }
-
-
-@pytest.fixture
-def cluster(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(SOURCE.parent)]))
-    head = {
-        "num_cpus": 1,
-        "include_dashboard": False,
-        "object_store_memory": STORE,
-        "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 4},
-    }
-    made = Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(num_cpus=1, object_store_memory=STORE)
-    made.wait_for_nodes()
-    yield made
-    ray.shutdown()
-    made.shutdown()
 
 
 def plain(specs, folder: Path) -> dict:

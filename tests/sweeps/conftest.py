@@ -1,0 +1,42 @@
+"""A real Ray cluster, of several nodes on this machine."""
+
+import os
+
+import pytest
+
+from tests.helpers import ROOT
+
+STORE = 80 * 2**20  # bytes of Ray's object store on each node: its least
+
+
+@pytest.fixture
+def cluster_of(monkeypatch):
+    """Makes a cluster of a head and other nodes with so many CPUs each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    made = []
+
+    def make(head: int, *others: int) -> Cluster:
+        about = {
+            "num_cpus": head,
+            "include_dashboard": False,
+            "object_store_memory": STORE,
+            "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 4},
+        }
+        made.append(Cluster(initialize_head=True, head_node_args=about))
+        for count in others:
+            made[-1].add_node(num_cpus=count, object_store_memory=STORE)
+        made[-1].wait_for_nodes()
+        return made[-1]
+
+    yield make
+    ray.shutdown()
+    for each in made:
+        each.shutdown()
+
+
+@pytest.fixture
+def cluster(cluster_of):
+    return cluster_of(1, 1)
