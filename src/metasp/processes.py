@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as pack_tensors
-from torch import Tensor
+from safetensors.torch import load as unpack_torch
+from safetensors.torch import save as pack_torch
+from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.events import Event
@@ -21,6 +23,11 @@ from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.checkpoints import Arrays, Checkpoint
 
+FOUND, FAILED = b"+", b"-"  # how what the first process says begins
+APART = (
+    "the processes of this run no longer hold the same numbers, so nothing more is stored: "
+    "start it again on machines of one kind, to go on from its last checkpoint."
+)
 MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun says it
 
 
@@ -67,17 +74,42 @@ def check_same_run(ranks: Ranks, name: str) -> None:
         )
 
 
-def check_alike(ranks: Ranks, tensors: Mapping[str, Tensor]) -> None:
+def check_alike(ranks: Ranks, tensors: Mapping[str, Tensor], otherwise: str = APART) -> None:
     """Raise unless all processes have the same bits."""
     digest = 0
     for name in sorted(tensors):
-        content = tensors[name].detach().cpu().numpy().tobytes()
-        digest = zlib.crc32(content, zlib.crc32(name.encode(), digest))
+        tensor = tensors[name].detach().cpu()
+        about = f"{name} {tensor.dtype} {tuple(tensor.shape)}"
+        plain = tensor.clone(memory_format=torch.contiguous_format).reshape(-1)
+        content = plain.view(torch.uint8).numpy()
+        digest = zlib.crc32(content.data, zlib.crc32(about.encode(), digest))
     if any(any_of(ranks, digest != int(ranks.hear(str(digest).encode())))):
-        raise UserError(
-            "the processes of this run no longer hold the same numbers, so nothing more is stored: "
-            "start it again on machines of one kind, to go on from its last checkpoint."
-        )
+        raise UserError(otherwise)
+
+
+def as_the_first(ranks: Ranks, model: nn.Module) -> None:
+    """Give all processes the first one's weights and buffers."""
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    own = {name: t.detach().cpu().contiguous().clone() for name, t in named.items()}
+    with torch.no_grad():
+        for name, tensor in unpack_torch(ranks.hear(pack_torch(own))).items():
+            named[name].copy_(tensor)
+
+
+def heard(ranks: Ranks | None, work: Callable[[], bytes | None]) -> bytes:
+    """What the first process finds or does, or the mistake that it met, for all of them."""
+    if ranks is None:
+        return work() or b""
+    said = b""
+    if ranks.rank == 0:
+        try:
+            said = FOUND + (work() or b"")
+        except UserError as error:
+            said = FAILED + str(error).encode()
+    said = ranks.hear(said)
+    if said.startswith(FAILED):
+        raise UserError(said[len(FAILED) :].decode())
+    return said[len(FOUND) :]
 
 
 class SharedRunDir(RunDir):
@@ -152,16 +184,12 @@ class SharedRunDir(RunDir):
         """What the first process finds, in plain values, or the mistake that it met, for all."""
         if self._writing:
             return look()
-        said: dict[str, Any] = {}
-        if self.first:
+
+        def alone() -> bytes:
             try:
                 self._writing = True
-                said = {"found": look()}
-            except UserError as error:
-                said = {"error": str(error)}
+                return json.dumps(look()).encode()
             finally:
                 self._writing = False
-        said = json.loads(self.ranks.hear(json.dumps(said).encode()))
-        if "error" in said:
-            raise UserError(said["error"])
-        return said["found"]
+
+        return json.loads(heard(self.ranks, alone))

@@ -86,8 +86,8 @@ def test_a_run_lost_while_stopping_is_not_started_again(cluster, tmp_path):
 OWN = """
 from metasp.sweeps.remote import guard_own_cluster
 guard_own_cluster()
-from metasp.sweeps.on_ray import OnRay, ray
-OnRay().connect()
+from metasp.sweeps.cluster import connect, ray
+connect(None)
 print(ray.get_runtime_context().gcs_address, flush=True)
 input()
 """

@@ -55,9 +55,10 @@ AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
 @click.option("--cpus-per-run", **a_share, help="[default: the run's threads]")
 @click.option(
     "--gpus-per-run", **a_share, default=0.0, show_default=True,
-    help="More than 0: device auto is cuda.",
+    help="GPUs of each run; with more than 0, device auto means cuda.",
 )  # fmt: skip
-@click.option("--shared", is_flag=True, help="Every node sees the folder of runs, so nothing is fetched.")
+@click.option("--shared", is_flag=True,
+              help="Every node sees the folder of runs, so nothing is fetched.")  # fmt: skip
 @json_option
 def command(
     sweep: str,

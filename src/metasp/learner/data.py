@@ -106,7 +106,7 @@ def read(dataset: Any, dtype: torch.dtype, what: str = "dataset") -> Arrivals:
     return checked(found, dtype, what)
 
 
-def held_out_of(validation: Any, dtype: torch.dtype) -> Arrivals | float | None:
+def held_out_of(validation: Any, read: Callable[[Any, str], Arrivals]) -> Arrivals | float | None:
     """Examples for validation, or the share of a task's own that is to be held out for it."""
     if validation is None:
         return None
@@ -118,7 +118,7 @@ def held_out_of(validation: Any, dtype: torch.dtype) -> Arrivals | float | None:
                 "dataset of its own."
             )
         return share
-    return read(validation, dtype, "validation dataset")
+    return read(validation, "validation dataset")
 
 
 def checked_patience(given: Any) -> int:

@@ -34,12 +34,17 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
         ) from error
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write` was given, or one sentence about why it cannot be used."""
+def content_of(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def read(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write` was given, or one sentence about why it cannot be used; `content` is that of the
+    file where somebody has read it."""
+    content = content_of(path) if content is None else content
     try:
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length])["__metadata__"]

@@ -19,9 +19,11 @@ from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
 from metasp.influence.optimizers import elementwise
 from metasp.influence.origin import check_functional
+from metasp.influence.parallel import Ranks
 from metasp.learner.data import Arrivals
 from metasp.learner.encoder import FrozenEncoder, inputs_for
 from metasp.learner.settings import LearnerSettings, Parts
+from metasp.learner.together import split
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, added_by
 from metasp.methods.context import Plan, Scoring, TrainingContext, evaluating
@@ -53,9 +55,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 def build(
     model: nn.Module, name: str, recipe: Recipe, settings: LearnerSettings, parts: Parts,
-    device: str | torch.device | None,
+    device: str | torch.device | None, ranks: Ranks | None = None,
 ) -> Trainer:  # fmt: skip
-    """A trainer without tasks."""
+    """A trainer without tasks, for this process or for one of those that share the learner."""
     weights = trainable(model)
     for entry, value in model.state_dict().items():
         if not isinstance(value, Tensor):
@@ -65,6 +67,8 @@ def build(
             )
     place = weights[0].device if device is None else choose_device(str(device))
     model.to(place)
+    if ranks is not None:
+        split(model, settings, ranks)
     if settings.compile:
         model.compile()
     keeps = selection(settings.selection or recipe.selection or "reservoir")

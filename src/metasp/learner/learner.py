@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from copy import deepcopy
+from functools import partial
 from inspect import GEN_RUNNING, getgeneratorstate
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack, cast, overload
@@ -26,8 +27,6 @@ from metasp.learner.data import (
     Removal,
     checked_patience,
     held_out_of,
-    inputs_alone,
-    read,
     translated,
 )
 from metasp.learner.encoder import FrozenEncoder
@@ -52,9 +51,11 @@ from metasp.learner.settings import (
     chosen,
 )
 from metasp.learner.stored import from_file, to_file
+from metasp.learner.together import APART, given, given_inputs
 from metasp.learner.view import InfluenceRow, MemoryView, influence_table
 from metasp.methods import Method
 from metasp.methods.context import Scoring
+from metasp.processes import check_alike, heard, joined
 from metasp.typed import LearnerKeywords
 from metasp.types import LossFn, Rows
 
@@ -77,7 +78,8 @@ class ContinualLearner:
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
     what a transform or module draws from torch, `random` or `numpy.random` while training comes
-    from streams of the learner's own, which `seed` starts and `save` stores.
+    from streams of the learner's own, which `seed` starts and `save` stores. Under `torchrun` all
+    processes hold the same learner and share its passes: each makes the same calls.
     """
 
     def __init__(
@@ -101,7 +103,9 @@ class ContinualLearner:
         before = FrozenEncoder.of(encoder)
         code = (loss_fn, metric, transform, augment, optimizer, scheduler, before, detector)
         self._parts = Parts(*code)
-        self._trainer = build(model, self.method, self._recipe, self.settings, self._parts, device)
+        self._ranks = joined()
+        about = (self.method, self._recipe, self.settings, self._parts)
+        self._trainer = build(model, *about, device, self._ranks)
         self._head = head_layer(model, self.settings.head) if self.settings.head else None
         learner = self._trainer.learner
         self._random = OwnRandomness(learner.streams, learner.device)
@@ -138,7 +142,8 @@ class ContinualLearner:
         is interrupted, the learner is as before."""
         stream = self.stream(dataset, ids, test, trusted, validation, patience)
         with closing(stream) as events:
-            for _ in learning.shown(events, self._trainer) if progress else events:
+            told = progress and (self._ranks is None or self._ranks.rank == 0)
+            for _ in learning.shown(events, self._trainer) if told else events:
                 pass
         return self
 
@@ -155,16 +160,15 @@ class ContinualLearner:
         TaskFinished event gives the task up: the learner is then as before. `finish` ends it."""
         self._check_idle("learn")  # before the data moves any random stream
         trainable(self.model)  # there may be none left since the last task
-        dtype = self._dtype
         if ids is not None:
             check_order(dataset)
         before = self._random.state()
         try:
             with self._random.used():  # a loader may shuffle
-                found = read(dataset, dtype)
-                tests = None if test is None else read(test, dtype, "test dataset")
-                verified = None if trusted is None else read(trusted, dtype, "trusted examples")
-                held = held_out_of(validation, dtype)
+                found = given(self, dataset)
+                tests = None if test is None else given(self, test, "test dataset")
+                verified = None if trusted is None else given(self, trusted, "trusted examples")
+                held = held_out_of(validation, partial(given, self))
         except BaseException:
             self._random.restore(before)
             raise
@@ -182,7 +186,7 @@ class ContinualLearner:
         is refused changes nothing."""
         self._check_idle("observe")
         trainable(self.model)
-        return observing.observe_batch(self, read(batch, self._dtype, "batch"), ids)
+        return observing.observe_batch(self, given(self, batch, "batch"), ids)
 
     def finish(self) -> list[Event]:
         """End the task that a `stream` is in, before its last epoch, or the open one of `observe`:
@@ -205,7 +209,7 @@ class ContinualLearner:
         and stay as long as it lasts. Gives their ids."""
         self._check_idle("trust")
         self._check_learned()
-        return learning.pin(self, read(examples, self._dtype, "trusted examples"))
+        return learning.pin(self, given(self, examples, "trusted examples"))
 
     def judge(self, examples: Data, ids: Rows | None = None) -> pa.Table:
         """What the model and the memory as they stand think of examples before they are learned.
@@ -214,7 +218,7 @@ class ContinualLearner:
         class that it looks like. Nothing changes but the log that `audit` gives."""
         self._check_idle("judge")
         self._check_learned()
-        return judged(self, read(examples, self._dtype, "examples to judge"), ids)
+        return judged(self, given(self, examples, "examples to judge"), ids)
 
     def audit(self) -> pa.Table:
         """The log of what was thought and done of examples, the newest last: id, task, what
@@ -246,7 +250,7 @@ class ContinualLearner:
         """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
         if self._parts.metric is None:
             self._check_learned()
-        found = translated(read(dataset, self._dtype), self._names)
+        found = translated(given(self, dataset), self._names)
         if self._learned:
             self._parts.check_scored(found.labels, self._trainer.tasks[-1].train.labels)
         if self._parts.encoder is not None:
@@ -305,7 +309,8 @@ class ContinualLearner:
         """Write the explorer's page: which examples help the model remember and which help it
         learn, and what the memory kept, with pictures or numbers of what it holds. ``words`` are
         texts of examples, by id, to show instead; at most ``limit`` examples are shown."""
-        showing.write_page(Path(page), showing.page(self, words, limit))
+        content = showing.page(self, words, limit)
+        heard(self._ranks, lambda: showing.write_page(Path(page), content))
         return Path(page)
 
     def report(self) -> str:
@@ -336,7 +341,10 @@ class ContinualLearner:
         """Write everything but the code to one file, in one step: after `load` learning goes on
         to the same bits."""
         self._check_idle("save")
-        files.write(Path(path), *to_file(self))
+        tensors, about = to_file(self)
+        if self._ranks is not None:
+            check_alike(self._ranks, tensors, APART)
+        heard(self._ranks, lambda: files.write(Path(path), tensors, about))
 
     @classmethod
     def load(
@@ -368,8 +376,7 @@ class ContinualLearner:
     def _said(self, x: Any, scoring: Scoring | None = None) -> Tensor:
         """The model's outputs, or what the method makes of them to predict."""
         learner = self._trainer.learner
-        held = learner.memory.inputs if self.settings.keep == "inputs" else None
-        inputs = inputs_alone(x, held, self._dtype)
+        inputs = given_inputs(self, x)
         return outputs_or_user_error(learner, inputs, scoring, self._parts.encoder)
 
     def _check_idle(self, what: str) -> None:
@@ -386,8 +393,3 @@ class ContinualLearner:
                 "no class has been learned yet: learn a dataset first, or call `outputs` for what "
                 "the model returns now."
             )
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        every = list(self.model.parameters())
-        return next((p.dtype for p in every if p.requires_grad), every[0].dtype)

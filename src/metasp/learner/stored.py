@@ -16,6 +16,7 @@ from metasp.learner.head import resize_head
 from metasp.learner.judging import Audit
 from metasp.learner.records import Records
 from metasp.learner.view import nothing_like
+from metasp.processes import heard, joined
 from metasp.types import Examples, State, Task
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def from_file(
     kind: "type[ContinualLearner]", path: Path, model: nn.Module, given: dict[str, Any]
 ) -> Any:
     """The learner that `to_file` was given, with its code given anew."""
-    tensors, about = files.read(path)
+    tensors, about = files.read(path, heard(joined(), lambda: files.content_of(path)))
     for name, words in about["code"].items():
         if given.get(name) is None:
             raise UserError(
