@@ -5,6 +5,7 @@ import torch
 from metasp.benchmarks import Benchmark, Source, Transform, split
 from metasp.engine import Trainer, build_trainer
 from metasp.engine.from_spec import complete
+from metasp.influence import Ranks
 from metasp.spec import RunSpec
 from metasp.types import Streams
 
@@ -33,7 +34,7 @@ def noise_images(per_class: int, tasks: int = 5, augmented: bool = True) -> Benc
     return Benchmark(source, split(source), transform)
 
 
-def noise_trainer(benchmark: Benchmark, **changes: object) -> Trainer:
-    """A trainer on noise with the threads torch has now."""
+def noise_trainer(benchmark: Benchmark, ranks: Ranks | None = None, **changes: object) -> Trainer:
+    """A trainer on noise with the threads torch has now, alone or with other processes."""
     spec = RunSpec.from_dict({"benchmark": "noise", "lr": 1e-3, "device": "cpu", **changes})
-    return build_trainer(complete(spec, benchmark), benchmark)
+    return build_trainer(complete(spec, benchmark), benchmark, ranks)

@@ -12,6 +12,7 @@ from benchmarks.noise import noise_images, noise_trainer
 from benchmarks.timing import Timing, Told, interleave, machine, part, silent
 from metasp.engine import Trainer
 from metasp.events import StepTaken
+from metasp.influence import Ranks
 from metasp.methods import METHODS
 from metasp.paper.published import rows as published
 from metasp.types import Task
@@ -121,11 +122,13 @@ def spread_over_an_epoch(timings: Mapping[str, Timing]) -> dict[str, Timing]:
     return found
 
 
-def steps(name: str, backbone: str, width: int) -> dict[str, Callable[[], object]]:
+def steps(
+    name: str, backbone: str, width: int, ranks: Ranks | None = None
+) -> dict[str, Callable[[], object]]:
     """A call that takes one step of a method in the middle of its third task, and offers the
     batch to the memory as in a task's first epoch. Of one that judges labels, it is a step of a
     later epoch, and another call takes the first step of that epoch, which judges the task."""
-    trainer = at_third_task(name, backbone, width)
+    trainer = at_third_task(name, backbone, width, ranks)
     method, task = trainer.method, trainer.tasks[TASK]
     phases = method.phases(task, trainer.tasks[: TASK + 1])
     phase = phases[-1]
@@ -155,11 +158,12 @@ def steps(name: str, backbone: str, width: int) -> dict[str, Callable[[], object
     return {name + BEGINS: first_step, name: lambda: method.step(batch, phase)}
 
 
-def at_third_task(name: str, backbone: str, width: int) -> Trainer:
+def at_third_task(name: str, backbone: str, width: int, ranks: Ranks | None = None) -> Trainer:
     """A trainer in its third task, after short first ones, with a full memory of those two."""
     images = noise_images(JUDGED // 2 if name in JUDGES else BATCH // 2)
     trainer = noise_trainer(
         images,
+        ranks,
         **LINES[name],
         settings=SETTINGS.get(name, {}),
         memory=MEMORY,

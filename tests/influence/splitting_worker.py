@@ -1,6 +1,7 @@
 """One rank of a test under torchrun: a model that is split over the ranks, and what it comes to.
 Usage: torchrun … -m tests.influence.splitting_worker FOLDER"""
 
+import json
 import sys
 from pathlib import Path
 
@@ -108,9 +109,20 @@ def products(model: nn.Module) -> dict[str, Tensor]:
     return kept
 
 
+def talk(ranks: Ranks) -> tuple[int, int, int]:
+    """The all-reduces and gatherings of a forward and a backward pass, and the BatchNorms."""
+    model = networks(ranks)["convnet"]
+    inputs, targets = data(13, 0)
+    reduced, gathered = ranks.reduced, ranks.gathered
+    loss(model(inputs), targets).sum().backward()
+    norms = sum(isinstance(layer, nn.SyncBatchNorm) for layer in model.modules())
+    return ranks.reduced - reduced, ranks.gathered - gathered, norms
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     group = joined()
     assert group is not None
     torch.save(compute(group), Path(sys.argv[1]) / f"{group.rank}.pt")
+    (Path(sys.argv[1]) / f"talk.{group.rank}.json").write_text(json.dumps(talk(group)))
     leave()

@@ -1,5 +1,7 @@
 """A model whose passes are split over real processes, against one process."""
 
+import json
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,6 +28,11 @@ def test_values_and_derivatives_of_every_order_are_those_of_one_process(tmp_path
             msg=lambda words, name=name: f"{name}: {words}",
         )  # fmt: skip
     assert any(name.endswith("path/tape") for name in whole)
+    # One all-reduce of the parameters and one gathering of the outputs; for each BatchNorm one
+    # exchange forward and one backward, however many ranks there are.
+    reduced, collected, norms = json.loads((tmp_path / "talk.0.json").read_text())
+    assert norms > 1
+    assert (reduced, collected) == (1 + norms, 1 + norms)
 
 
 def test_the_maps_between_shares_and_the_whole_have_derivatives_of_all_kinds():

@@ -10,7 +10,8 @@ EXACT = {"ids", "tasks", "labels", "predicted", "looks_like"}  # must not differ
 
 
 @pytest.mark.slow
-def test_a_learner_on_many_processes_comes_to_what_one_comes_to(tmp_path, count=2):
+def test_a_learner_on_many_processes_comes_to_what_one_comes_to(tmp_path):
+    count = 2
     done = torchrun(count, "-m", "tests.learner.rank_worker", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (alone := tmp_path / "alone").mkdir()

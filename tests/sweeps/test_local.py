@@ -247,7 +247,7 @@ def test_a_run_whose_name_changed_under_the_sweep_says_so(tmp_path):
     order = {"name": "as-before", "spec": spec, "runs": str(tmp_path), "data": None}
     said, _ = worker(order | {"checkpoint_seconds": 60.0})
     assert (said["name"], said["state"]) == ("as-before", "failed")
-    assert "start the sweep again" in said["note"]
+    assert "start the same command again" in said["note"]
     assert not list(tmp_path.rglob("result.json"))
 
 

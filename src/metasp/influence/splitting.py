@@ -16,83 +16,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from metasp.errors import UserError
 from metasp.influence.origin import with_tensors
-from metasp.influence.parallel import Like, Ranks
-from metasp.influence.rules import RULES, Linearised, normalised
-from metasp.influence.shares import Share, copied, gathered, taken, total
+from metasp.influence.parallel import Ranks
+from metasp.influence.shares import Share, copied, gathered, taken
+from metasp.influence.split_norm import batch_norm
 
 HERE: ContextVar[Share | None] = ContextVar("share", default=None)
 """The share that is being computed, while a pass is under way."""
-
-
-def batch_norm(
-    share: Share,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """Batch normalisation in training mode, with the statistics of all ranks' rows. The result
-    knows them, for the tape: its attribute `statistics` is (mean, 1/std, values per channel)."""
-    if has_torch_function((input,)):
-        found: Tensor = handle_torch_function(
-            batch_norm, (input,), share, input, running_mean, running_var, weight, bias,
-            momentum, eps,
-        )  # fmt: skip
-        return found
-    dims, view = [0, *range(2, input.dim())], (1, -1, *[1] * (input.dim() - 2))
-    count = share.count * (input.numel() // (len(input) * input.shape[1]))
-    if count < 2:
-        raise ValueError("Expected more than 1 value per channel when training")  # as torch says
-    x = input.to(torch.promote_types(input.dtype, torch.float32))
-    mean = total(share.ranks, x.sum(dims)) / count
-    centred = x - mean.view(view)
-    variance = total(share.ranks, centred.square().sum(dims)) / count
-    inverse = (variance + eps).rsqrt()
-    if running_mean is not None and running_var is not None:
-        with torch.no_grad():
-            running_mean.lerp_(mean.detach().to(running_mean), momentum)
-            unbiased = variance.detach() * (count / (count - 1))
-            running_var.lerp_(unbiased.to(running_var), momentum)
-    scale = inverse if weight is None else inverse * weight
-    out = centred * scale.view(view)
-    if bias is not None:
-        out = out + bias.view(view)
-    out = out.to(input.dtype)
-    out.statistics = (mean.detach(), inverse.detach(), count)  # type: ignore[attr-defined]
-    return out
-
-
-def _batch_norm_rule(
-    out: Tensor,
-    share: Share,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Linearised | None:
-    if input.dtype != out.statistics[0].dtype:  # type: ignore[attr-defined]
-        return None
-    mean, inverse, count = out.statistics  # type: ignore[attr-defined]
-
-    def whole(sums: Tensor) -> Tensor:
-        (found,) = share.ranks.sums([sums], [Like.of(sums)])
-        return sums if found is None else found
-
-    return normalised((input, weight, bias), mean, inverse, eps, (count, whole))
-
-
-RULES[batch_norm] = _batch_norm_rule
 
 
 class OverRanks(TorchFunctionMode):
