@@ -60,18 +60,21 @@ def follow(events: Iterator[Event], run: Experiment, console: Console) -> None:
 def follow_elsewhere(updates: "Iterator[Update]", run: Experiment, console: Console) -> "Update":
     """Consume what is heard of a run that happens elsewhere, whose files arrive in its directory;
     the last word on it."""
-    told = {*rows_of(run.directory)}  # what was there before is not told again
+    told = set() if run.force else {*rows_of(run.directory)}  # what was there is not told again
+    log, read = run.directory.path / "events.jsonl", 0
     with bar_on(console) as bar:
-        line = bar.add_task("starting", total=1.0, eta="")
+        line, done = bar.add_task("starting", total=1.0, eta=""), 0.0
         for update in updates:
-            for event in rows_of(run.directory):
-                if event not in told:
-                    told.add(event)
-                    tell(event, len(run.benchmark.tasks), console)
+            if log.stat().st_mtime_ns != read:  # it may be long
+                read = log.stat().st_mtime_ns
+                for event in rows_of(run.directory):
+                    if event not in told:
+                        told.add(event)
+                        tell(event, len(run.benchmark.tasks), console)
             left = "" if update.left is None else f"{duration(update.left)} left"
-            bar.update(line, completed=update.fraction, description=update.note, eta=left)
+            done = max(done, update.fraction)  # a try that begins anew says nothing of it
+            bar.update(line, completed=done, description=update.note or update.state, eta=left)
             last = update
-        bar.update(line, description=last.state, eta="")
     return last
 
 

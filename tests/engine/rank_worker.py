@@ -51,6 +51,8 @@ def ended(case: str, ranks: Ranks | None) -> dict[str, Tensor]:
     where it is not 1, the number of pseudo steps."""
     method, backbone, *steps = case.split("/")
     more = dict(OF.get(method, {}))
+    if backbone == "resnet18":  # its last maps are one pixel: rounding grows in every step
+        more |= {"epochs": 1, "tasks": 2, "limit_per_class": 6}
     if steps:
         more["settings"] = {"pseudo_steps": int(steps[0])}
     spec = RunSpec(method=method, backbone=backbone, width=4, **{**SMALL, **more})

@@ -8,7 +8,7 @@ from tests.engine.rank_worker import SINGLE, ended
 from tests.influence.test_parallel import torchrun
 
 WITHOUT_BATCHNORM = ("er/mlp", "metasp/mlp", "metasp-rehsel/mlp", "mir/mlp", "derpp/mlp")
-WITH_BATCHNORM = ("er/convnet", "metasp/convnet", "metasp-rehsel/convnet/2")
+WITH_BATCHNORM = ("er/convnet", "er/resnet18", "metasp/convnet", "metasp-rehsel/convnet/2")
 EXACT = {"id", "ids", "tasks", "labels", "counts", "order"}  # must not differ at all
 
 
