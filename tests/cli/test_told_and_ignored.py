@@ -32,6 +32,8 @@ def told(capsys, *arguments):
     ("arguments", "words"),
     [
         (["sweep", "paper-table-1", "--dry-run", "--address", "auto"], "--on ray: add that"),
+        (["run", "--workers", "2"], "--workers only applies with --on ray: add that"),
+        (["resume", "here", "--gpus-per-worker", "1"], "--gpus-per-worker only applies with --on"),
         (
             ["sweep", "paper-table-1", "--dry-run", "--gpus-per-run", "1"],
             "--gpus-per-run only applies",
