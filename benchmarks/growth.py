@@ -172,7 +172,7 @@ def width(size: int) -> Seconds:
 
 def ranks(size: int) -> Seconds:
     """Processes that share a step of one global batch; wall time, as they wait for each other."""
-    return {"step": json.loads(launched(size, 20))["seconds"]}
+    return {"step": json.loads(launched(size, "shards", 20))["seconds"]}
 
 
 @dataclass(frozen=True)

@@ -326,8 +326,16 @@ def with_all(column, value):
         ("influence.parquet", without_column, r"lacks the column fused"),
         ("influence.parquet", with_all("id", None), r"lacks the column id, or values of it"),
         ("influence.parquet", with_all("id", "seven"), r"influence.parquet is damaged .*seven"),
-        ("influence.parquet", with_all("fused", float("nan")), r"column fused holds what is no"),
-        ("influence.parquet", with_all("stability", float("inf")), r"column stability holds what"),
+        (
+            "influence.parquet",
+            with_all("fused", float("nan")),
+            r"column fused holds something that is not",
+        ),
+        (
+            "influence.parquet",
+            with_all("stability", float("inf")),
+            r"column stability holds something",
+        ),
         ("memory/task-001.parquet", with_all("id", None), r"task-001.parquet is .*column id"),
         ("memory/task-001.parquet", with_all("id", "seven"), r"task-001.parquet is .*seven"),
         ("memory/task-001.parquet", truncate, r"task-001.parquet is damaged"),

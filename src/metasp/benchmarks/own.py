@@ -62,8 +62,10 @@ def folder_source(path: str, request: Request, data: Path | None) -> Source:
     if not folder.is_dir():
         raise UserError(f"{path} is not a folder: give folder:PATH with one folder per class.")
     if next(folder.rglob("*.parquet"), None) is not None:
-        table = table_source(folder, request)
-        return table or finished(folder.name, read_table_set(folder.name, folder, request), request)
+        numbers = table_source(folder, request)
+        if numbers is not None:
+            return numbers
+        return finished(folder.name, read_table_set(folder.name, folder, request), request)
     if request.domain_column is not None:
         raise UserError("a folder of pictures has no columns: use --split-by class or order.")
     if request.label_column is not None or request.true_label_column is not None:

@@ -31,7 +31,7 @@ def command(
     """Look at the first rows of a data set before running on it: its columns, classes and labels,
     and the size of its pictures. A data set of the hub is streamed, not downloaded."""
     from metasp.benchmarks.hub import first_look
-    from metasp.benchmarks.own import own_place
+    from metasp.benchmarks.places import own_place
     from metasp.benchmarks.request import Request
 
     kind, _, place = data_set.partition(":")
