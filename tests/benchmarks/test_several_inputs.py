@@ -69,7 +69,7 @@ def test_a_page_shows_the_words(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "settings", "words"),
     [
-        ({}, {"model": None}, r"several inputs .*lower.*metasp.run with model="),
+        ({}, {"model": None}, r"several inputs .*lower.*as model= of metasp.run"),
         ({"inputs.upper": np.zeros((5, 3))}, {}, "different lengths, 5 of upper and 1797 of lower"),
         ({"inputs": np.zeros((1797, 3))}, {}, "holds both inputs and inputs.lower"),
         ({"inputs.words": np.array(["a"] * 1797)}, {}, "inputs.words has shape"),

@@ -151,7 +151,7 @@ def test_a_share_that_empties_a_class_is_refused():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(UserError, match="gdumb trains by a schedule of its own"):
+    with pytest.raises(UserError, match="gdumb follows a schedule of its own"):
         digits("gdumb", validation=0.2)
     with pytest.raises(UserError, match="give --validation too"):
         digits("er", patience=5)

@@ -86,7 +86,7 @@ def test_verified_only_moves_by_verified_examples_alone():
 
 
 def test_verified_only_needs_someone_to_have_verified_something():
-    with pytest.raises(UserError, match="give --trusted 1 or more"):
+    with pytest.raises(UserError, match="give it verified examples"):
         train(digits("verified-only", trusted=0), 1)
 
 

@@ -85,5 +85,5 @@ def test_every_method_has_its_line():
     assert all(row.seconds > 0 for row in rows)
     assert {row.method: row.limit for row in rows if row.limit} == LIMITS
     lines = render(rows)
-    assert len(lines) == len(LINES) + 4
+    assert len(lines) == len(LINES) + 5
     assert "22.3" in next(line for line in lines if line.startswith("gem "))

@@ -15,6 +15,8 @@ def cluster_of(monkeypatch):
     import ray
     from ray.cluster_utils import Cluster
 
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # a test of our own cluster may have set them
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     made = []
 
