@@ -23,9 +23,17 @@ from tests.helpers import assert_same_run, last_checkpoint, metasp
 from tests.sweeps.conftest import STORE
 from tests.sweeps.test_local import children_of, wait_for
 
+EPOCHS = 20  # enough that a run is not over before it is stopped
 SPEC = RunSpec(
-    method="metasp", backbone="convnet", width=4, limit_per_class=30, memory=20, epochs=6, threads=1
-)  # as `RUN` of the same under torchrun
+    method="metasp",
+    backbone="convnet",
+    width=4,
+    limit_per_class=30,
+    memory=20,
+    epochs=EPOCHS,
+    threads=1,
+)
+LONG = (*RUN, "--epochs", str(EPOCHS))  # the same as flags
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +45,7 @@ def soon(monkeypatch):
 def whole(tmp_path_factory):
     """The same run under torchrun, with as many ranks, undisturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    finished(2, folder)
+    finished(2, folder, "--epochs", str(EPOCHS))
     (run,) = runs_in(folder)
     return run
 
@@ -101,7 +109,7 @@ def test_a_worker_killed_and_a_node_lost_cost_at_most_a_checkpoint(cluster_of, t
 @pytest.mark.slow
 def test_ctrl_c_stores_a_checkpoint_from_which_the_run_goes_on(cluster, tmp_path, whole):
     words = ["--on", "ray", "--workers", "2", "--address", cluster.address]
-    command = [sys.executable, "-m", "metasp", "run", *RUN, "--checkpoint-seconds", "900", *words]
+    command = [sys.executable, "-m", "metasp", "run", *LONG, "--checkpoint-seconds", "900", *words]
     process = subprocess.Popen(
         [*command, "--runs", str(tmp_path)],
         stdout=subprocess.PIPE,
