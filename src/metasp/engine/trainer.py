@@ -156,9 +156,7 @@ class Trainer:
             if self.ending:
                 return
 
-    def take_step(
-        self, new: Batch, phase: Phase, epoch: int, task: Task
-    ) -> Iterator[StepTaken | Noted]:
+    def take_step(self, new: Batch, phase: Phase, epoch: int, task: Task) -> Iterator[Event]:
         """One step on a batch, told when all that belongs to it has happened."""
         taken = self._step(new, phase, epoch, task)
         yield from self._notes(task)
