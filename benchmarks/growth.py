@@ -201,7 +201,11 @@ AXES = {
     "batch": Axis(batch, (32, 128, 512)),
     "goal": Axis(goal, (32, 128, 512)),
     "width": Axis(width, (8, 32, 128), "a layer has as many weights as the square of its width"),
-    "ranks": Axis(ranks, (1, 2)),
+    "ranks": Axis(
+        ranks,
+        (1, 2),
+        "a step of milliseconds is shorter than the talk about it; see parallel for larger ones",
+    ),
 }
 
 
