@@ -30,7 +30,8 @@ def test_the_page_is_made_from_the_results(template):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_runs_of_the_sweep_of_that_name(name):
-    asked = expand(read_sweep(str(ROOT / "sweeps" / f"{name}.toml")))
+    file = ROOT / "sweeps" / f"{name}.toml"
+    asked = expand(read_sweep(str(file) if file.exists() else name))  # a preset of the paper
     for path in (ROOT / "results" / name).glob("*/result.json"):
         spec = json.loads(path.read_text())["spec"]
         assert any(answers(spec, wanted.as_dict()) for wanted in asked), path
