@@ -1,5 +1,6 @@
 """Encoded pictures read where they are: files of a folder, or row groups of Parquet files."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,9 @@ class InPlace(EncodedRows):
         self._decoder = Decoder(request.image_size, request.colour)
         super().__init__(size, self._first(size, bool(request.skip_corrupt)).shape)
 
+    @abstractmethod
     def name(self, row: int) -> str:
-        raise NotImplementedError
+        """Where a picture is, as people say it."""
 
     def decode(self, content: bytes, row: int) -> Array:
         return self._decoder(content, lambda: self.name(row))
