@@ -105,6 +105,14 @@ def test_bullets_mark_both_directions_and_only_what_is_significant(tmp_path):
     assert "metasp-rehsel is significantly better" in " ".join(table.notes)
 
 
+def test_the_default_method_is_what_others_are_compared_with_where_it_is_there(tmp_path):
+    for seed in (1, 2, 3):
+        for method, score in (("metasp-robust", 0.7), ("metasp-rehsel", 0.6), ("er", 0.5)):
+            make_run(tmp_path, score + 0.001 * seed**2 * len(method), method=method, seed=seed)
+    table = tables_of(tmp_path)[0]
+    assert "metasp-robust is significantly better" in " ".join(table.notes)
+
+
 def test_holm_only_raises_the_p_values(tmp_path):
     for seed in range(4):
         for number, name in enumerate(("er", "gem", "mir", "gss")):
