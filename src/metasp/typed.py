@@ -234,6 +234,9 @@ class RunKeywords(SpecKeywords, total=False):
     strength: float
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Factor on the influence in the
     weights; above 1 no weight falls below 0. Default: 1.0."""
+    strict: float
+    """(metasp-robust) Share of wrong labels from which on a class is learned by its better half
+    alone. Default: 0.05."""
     told: bool
     """(loss-filter) Control: drop the true share of wrong labels instead. Default: False."""
     train_batch: int

@@ -53,8 +53,12 @@ def test_new_examples_share_what_they_had_by_their_chance_to_be_right():
     assert weighed_like(trainer, torch.zeros(8))[:8].tolist() == [0.0] * 8
 
 
-def test_with_all_chances_equal_the_update_is_that_of_er_to_the_bit(monkeypatch):
-    monkeypatch.setattr(robust, "chance_wrong", lambda evidence, _: 0.2 + 0 * evidence)
+@pytest.mark.parametrize("influence", [-0.3, 0.0, 0.3])
+def test_with_all_influences_equal_the_update_is_that_of_er_to_the_bit(monkeypatch, influence):
+    def same(features, *_):
+        return torch.full((len(features),), influence)
+
+    monkeypatch.setattr(robust, "fresh_head_influence", same)
     one = digits("metasp-robust", selection="class-balanced", epochs=3)
     other = digits("er", selection="class-balanced", epochs=3)
     for trainer in (one, other):

@@ -15,9 +15,11 @@ from metasp.methods.goal import Goal
 EXPECTED_SLOPE, SLOPE_SPREAD = 6.0, 3.0  # of the evidence over the influence, before any example
 EXPECTED_SHARE, SHARE_WORTH = 0.1, 4.0  # of wrong labels in a class, worth so many examples
 LARGEST_SHARE = 0.97
+TINY = 1e-9
 ROUNDS = 30
 MOST_SWAPPED = 400  # examples of the goal whose labels are swapped
 MANY = 256  # classes: of more, not every label is compared with every other
+HALF, OF_RIGHT, LEAST_PART = 0.5, 0.8, 0.15  # of a class that is learned where it is in doubt
 
 
 class Means(NamedTuple):
@@ -140,3 +142,37 @@ def chance_wrong(evidence: Tensor, labels: Tensor) -> Tensor:
             amiss = float(wrong[own].sum()) + SHARE_WORTH * EXPECTED_SHARE
             share = min(amiss / (len(own) + SHARE_WORTH), LARGEST_SHARE)
     return wrong
+
+
+def better_part(
+    evidence: Tensor, margins: Tensor, labels: Tensor, wrong: Tensor, strict: float
+) -> Tensor:
+    """Which examples (n,) are in the better part of their class, by the sum of the evidence (n,)
+    for their labels and of their mean margins (n,), each over its spread in the class.
+
+    A wrong label that is learned costs more than a right one that is not. So where a class has a
+    share of wrong labels, by the chances `wrong` (n,), it is learned by its better half alone, or
+    by four fifths of what seems right if that is less. Below the share `strict` the part grows to
+    all of the class. Equals are kept together, and all where the evidence is the same for all."""
+    kept = torch.ones_like(labels, dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        own = torch.nonzero(labels == label).flatten()
+        share = float(wrong[own].nanmean().nan_to_num())
+        doubted = max(LEAST_PART, min(HALF, OF_RIGHT * (1 - share)))
+        doubt = min(1.0, share / strict) if strict else 1.0
+        count = max(1, round((1 - doubt + doubt * doubted) * len(own)))
+        support = standardised(evidence[own])
+        if support.any():
+            support += standardised(margins[own])
+            kept[own] = support >= support.sort(descending=True).values[count - 1]
+    return kept
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Values (n,) less their mean, over their deviation; zero where either is not known."""
+    known = values.isfinite()
+    if not known.any():
+        return torch.zeros_like(values)
+    centred = torch.where(known, values - values[known].mean(), 0.0)
+    spread = centred[known].square().mean().sqrt()
+    return centred / spread if spread > TINY else torch.zeros_like(values)

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from metasp.influence import fuse
 from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
-from metasp.methods.doubt import chance_wrong, class_means, fresh_head_influence, read_influence
+from metasp.methods.doubt import (
+    better_part,
+    chance_wrong,
+    class_means,
+    fresh_head_influence,
+    read_influence,
+)
 from metasp.methods.goal import Goal, Seen, goal_of_task, seen_by
 from metasp.methods.judging import head_influence
 from metasp.methods.method import Method, Phase, Settings
@@ -33,6 +39,12 @@ class RobustSettings(Settings):
         4.0,
         "Factor on the evidence for a label in its weight; 1: the weight is its chance.",
         min=0,
+    )
+    strict: float = setting(
+        0.05,
+        "Share of wrong labels from which on a class is learned by its better half alone.",
+        min=0,
+        max=1,
     )
     weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=2)
     shuffle_influence: bool = setting(
@@ -102,16 +114,16 @@ class RobustWeights(Weigher):
         means = class_means(goal)
         now = torch.zeros_like(means.known)
         now[labels] = True
-        decisive = self.settings.decisive
-        for among, column, chance, factor in (
-            (means.known, ALL, RIGHT, decisive),
-            (now, TASK, LABEL_RIGHT, 1.0),
-        ):
+        for among, column in ((means.known, ALL), (now, TASK)):
             influence = fresh_head_influence(seen.features, labels, means, among)
             evidence = read_influence(goal, means, among).evidence(influence)
             follow(tally.running, rows, column, evidence, learner.epoch)
-            mean = factor * tally.running[rows, column].double()
-            tally.running[rows, chance] = (1 - chance_wrong(mean, labels)).to(tally.running)
+        evidence, of_task = tally.running[rows][:, [ALL, TASK]].double().unbind(1)
+        right = 1 - chance_wrong(self.settings.decisive * evidence, labels)
+        wrong, margins = chance_wrong(evidence, labels), tally.means(current.ids, "margin")
+        right[~better_part(evidence, margins, labels, wrong, self.settings.strict)] = 0
+        tally.running[rows, RIGHT] = right.to(tally.running)
+        tally.running[rows, LABEL_RIGHT] = (1 - chance_wrong(of_task, labels)).to(tally.running)
         self._record(learner, seen, goal)
 
     def _record(self, learner: TrainingContext, seen: Seen, goal: Goal) -> None:
