@@ -7,12 +7,14 @@ import torch.nn.functional as F
 from metasp.methods import doubt
 from metasp.methods.doubt import (
     Means,
+    better_part,
     chance_wrong,
     class_means,
     fresh_head_influence,
     least_gain,
     log_odds,
     read_influence,
+    standardised,
     swapped_gains,
 )
 from metasp.methods.goal import Goal, Seen
@@ -153,3 +155,66 @@ def test_many_classes_are_compared_with_the_nearest_rival_alone(monkeypatch):
     monkeypatch.setattr(doubt, "MANY", 0)
     torch.testing.assert_close(swapped_gains(distance, labels, among), each, rtol=1e-12, atol=0)
     assert len(each) > 700
+
+
+def test_through_a_head_of_zeros_all_parameters_have_the_influence_of_the_head():
+    """The rest of the network has no gradient then, of an example's loss or of the goal's."""
+    draw = torch.Generator().manual_seed(3)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+    network.double()
+    torch.nn.init.zeros_(network[2].weight)
+    torch.nn.init.zeros_(network[2].bias)
+    inputs = torch.randn(8, 4, generator=draw, dtype=torch.float64)
+    loss = F.cross_entropy(network(inputs), torch.arange(8) % 3)
+    slopes = torch.autograd.grad(loss, list(network.parameters()))
+    assert not slopes[0].any()
+    assert not slopes[1].any()
+    assert slopes[2].any()
+    assert slopes[3].any()
+
+
+def by_hand(evidence, margins, labels, wrong, strict):
+    """Which rows are in the better part of their class, in plain Python."""
+    kept = [True] * len(labels)
+    for label in set(labels):
+        own = [row for row, given in enumerate(labels) if given == label]
+
+        def over_spread(values, own=own):
+            mean = sum(values[row] for row in own) / len(own)
+            spread = (sum((values[row] - mean) ** 2 for row in own) / len(own)) ** 0.5
+            return {row: (values[row] - mean) / spread for row in own}
+
+        by_evidence, by_margin = over_spread(evidence), over_spread(margins)
+        share = sum(wrong[row] for row in own) / len(own)
+        part = max(0.15, min(0.5, 0.8 * (1 - share)))
+        doubt = min(1, share / strict)
+        count = round((1 - doubt + doubt * part) * len(own))
+        best = sorted(own, key=lambda row: -(by_evidence[row] + by_margin[row]))
+        for row in best[count:]:
+            kept[row] = False
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_better_part_of_a_class_is_that_computed_by_hand(seed):
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.randint(4, (200,), generator=draw)
+    evidence, margins = torch.randn(2, 200, generator=draw, dtype=torch.float64)
+    shares = torch.tensor([0.0, 0.02, 0.3, 0.9], dtype=torch.float64)
+    wrong = shares[labels]
+    kept = better_part(evidence, margins, labels, wrong, strict=0.05)
+    assert kept.tolist() == by_hand(*(v.tolist() for v in (evidence, margins, labels, wrong)), 0.05)
+    parts = [float(kept[labels == label].double().mean()) for label in range(4)]
+    assert parts == pytest.approx([1.0, 0.8, 0.5, 0.15], abs=0.02)
+
+
+def test_equals_are_kept_together_and_all_where_the_evidence_says_nothing():
+    labels, wrong = torch.zeros(6, dtype=torch.long), torch.full((6,), 0.4, dtype=torch.float64)
+    margins = torch.arange(6.0, dtype=torch.float64)
+    same = torch.full((6,), 2.0, dtype=torch.float64)
+    assert better_part(same, margins, labels, wrong, 0.05).all()
+    tied = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    unknown = torch.full((6,), torch.nan, dtype=torch.float64)
+    kept = better_part(tied, unknown, labels, wrong, 0.05)
+    assert kept.tolist() == [True] * 4 + [False] * 2
+    assert standardised(unknown).tolist() == [0.0] * 6
