@@ -5,7 +5,9 @@ import numbers
 import types
 import typing
 import unicodedata
+from collections.abc import Callable
 from dataclasses import Field
+from functools import cache
 from typing import Any
 
 from metasp.errors import UserError, unknown
@@ -59,7 +61,7 @@ def is_text(value: str) -> bool:
     return not any(unicodedata.category(sign) in ("Cc", "Cs") for sign in value)
 
 
-def field_types(owner: type) -> dict[str, tuple[Any, ...]]:
+def _field_types(owner: type) -> dict[str, tuple[Any, ...]]:
     """The alternatives each field's annotation allows, by name."""
     hints = typing.get_type_hints(owner)
     unions = (typing.Union, types.UnionType)
@@ -67,6 +69,10 @@ def field_types(owner: type) -> dict[str, tuple[Any, ...]]:
         name: typing.get_args(hint) if typing.get_origin(hint) in unions else (hint,)
         for name, hint in hints.items()
     }
+
+
+# Resolving the annotations of a spec takes longer than all else that is done with one.
+field_types: Callable[[type], dict[str, tuple[Any, ...]]] = cache(_field_types)
 
 
 def _is_a(value: Any, kind: Any) -> bool:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import lsq_linear, nnls
 from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -58,6 +57,8 @@ def dual_weights(gram: Tensor, inner: Tensor, margin: float = 0.0, ridge: float 
 
 def _non_negative(matrix: Array, target: Array) -> Array:
     """argmin over u ≥ 0 of ‖matrix·u − target‖²."""
+    from scipy.optimize import lsq_linear, nnls  # slow to load, for whoever only asks for GEM
+
     try:
         solution: Array = nnls(matrix, target)[0]
     except RuntimeError:  # its active set did not settle: take the solver that always ends
