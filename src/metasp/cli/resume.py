@@ -1,5 +1,6 @@
 """metasp resume: continue a run that was stopped."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import click
 
 from metasp.cli.cluster import on_cluster, worker_options
 from metasp.cli.options import checkpoint_option, data_option, json_option, track_option
-from metasp.cli.run import execute
+from metasp.cli.run import execute, show_finished
 
 EXAMPLES = """
 \b
@@ -33,12 +34,16 @@ def command(
 ) -> int:
     """Continue a run from its last checkpoint, whatever its folder is called by now. It ends with
     the same bits as if it had never been stopped."""
-    from metasp.experiment import prepare
-    from metasp.processes import joined
     from metasp.store import open_run
 
     cluster = on_cluster(data, given)
     stored = open_run(run)
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"  # of several processes only the first shows it
+    if alone and stored.finished:
+        return show_finished(stored, as_json, track)
+    from metasp.experiment import prepare
+    from metasp.processes import joined
+
     options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds}
     options |= {"device": cluster.device} if cluster else {"ranks": joined()}
     experiment = prepare(stored.spec(), stored.path.parent, data, stored=stored, **options)

@@ -31,6 +31,7 @@ from metasp.errors import UserError
 
 if TYPE_CHECKING:
     from metasp.experiment import Experiment
+    from metasp.store import RunDir
     from metasp.sweeps.ranks_on_ray import RanksOnRay
     from metasp.trackers import Tracker
 
@@ -101,46 +102,72 @@ def execute(
     the given trackers."""
     from metasp.experiment import Interrupted
     from metasp.processes import leave
-    from metasp.store.run_tables import command_for
-    from metasp.trackers import retold, tracker_kind
+    from metasp.store import RunDir
 
-    kinds = [tracker_kind(name) for name in dict.fromkeys(track)] if experiment.writes else []
-    quiet = as_json or not experiment.writes
-    console = text_console(quiet=quiet, width=None if sys.stdout.isatty() else 120)
     where = experiment.directory.path
-    for kind in kinds:
-        kind.check(experiment.directory)
+    alone = RunDir(where)  # as it is read when the other processes have left
     if experiment.finished:
-        if kinds:
-            retold(experiment.directory, kinds)
-        again = command_for(where, *typed_again("data"))
-        console.print(f"already finished: {where} (once more: {again})", soft_wrap=True)
-    else:
-        try:
-            if cluster is None:
-                happens_here(experiment, console, kinds)
-            else:
-                happens_afar(experiment, console, kinds, cluster)
-        except Interrupted:
-            same = typed_again("data", "checkpoint_seconds", "track", "as_json", "on", *WORKERS)
-            again = shlex.join(["metasp", "resume", str(where), *same])
-            if experiment.writes:
-                print(f"stopped; continue with: {again}", file=sys.stderr)
-            leave()
-            return 130
-    result = experiment.directory.outcome() or {}
+        leave()
+        return show_finished(alone, as_json, track) if experiment.writes else 0
+    console = console_for(as_json or not experiment.writes)
+    kinds = reachable(track, experiment.directory) if experiment.writes else []
+    try:
+        if cluster is None:
+            happens_here(experiment, console, kinds)
+        else:
+            happens_afar(experiment, console, kinds, cluster)
+    except Interrupted:
+        same = typed_again("data", "checkpoint_seconds", "track", "as_json", "on", *WORKERS)
+        again = shlex.join(["metasp", "resume", str(where), *same])
+        if experiment.writes:
+            print(f"stopped; continue with: {again}", file=sys.stderr)
+        leave()
+        return 130
     leave()
-    if not experiment.writes:
-        return 0
-    if as_json:
-        print(json.dumps({"run": str(where), **result}))
-    else:
-        console.print(score_table(result), balance_table(result))
-        took = duration(result["seconds"]["total"])
-        done = f"trained in {took}; stored in {where}"
-        console.print(done, soft_wrap=True)
-        console.print(next_steps(where), soft_wrap=True, highlight=False, markup=False)
+    if experiment.writes:
+        show_result(alone, as_json, console)
     return 0
+
+
+def show_finished(run: "RunDir", as_json: bool, track: Sequence[str]) -> int:
+    """Show a run that was finished before, also in the given trackers; torch is not needed."""
+    from metasp.store.run_tables import command_for
+
+    console = console_for(as_json)
+    if track:
+        from metasp.trackers import retold
+
+        retold(run, reachable(track, run))
+    again = command_for(run.path, *typed_again("data"))
+    console.print(f"already finished: {run.path} (once more: {again})", soft_wrap=True)
+    show_result(run, as_json, console)
+    return 0
+
+
+def reachable(track: Sequence[str], run: "RunDir") -> "list[type[Tracker]]":
+    """The trackers of these names, each of which can be reached."""
+    from metasp.trackers import tracker_kind
+
+    kinds = [tracker_kind(name) for name in dict.fromkeys(track)]
+    for kind in kinds:
+        kind.check(run)
+    return kinds
+
+
+def console_for(quiet: bool) -> Console:
+    return text_console(quiet=quiet, width=None if sys.stdout.isatty() else 120)
+
+
+def show_result(run: "RunDir", as_json: bool, console: Console) -> None:
+    """What came out of a run that is finished."""
+    result = run.outcome() or {}
+    if as_json:
+        print(json.dumps({"run": str(run.path), **result}))
+        return
+    console.print(score_table(result), balance_table(result))
+    took = duration(result["seconds"]["total"])
+    console.print(f"trained in {took}; stored in {run.path}", soft_wrap=True)
+    console.print(next_steps(run.path), soft_wrap=True, highlight=False, markup=False)
 
 
 def happens_here(
