@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metasp.errors import UserError
+from metasp.errors import CorruptPicture, UserError
 
 Array = np.ndarray[Any, Any]
 Item = TypeVar("Item")
@@ -29,10 +29,6 @@ AHEAD = 2  # batches that are made while one is used
 DECODED_BYTES, ENCODED_BYTES = 128 << 20, 16 << 20  # of pictures that are kept for another use
 M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 4 << 20  # the name of glibc's option, and bytes
 PORTION = 512  # pictures that are looked at together
-
-
-class CorruptPicture(UserError):
-    """A picture that cannot be decoded, as one sentence that names it."""
 
 
 class LazyRows(ABC):

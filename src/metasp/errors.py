@@ -14,6 +14,10 @@ class UserError(ValueError):
     """Something the caller got wrong; the message is one sentence with the remedy."""
 
 
+class CorruptPicture(UserError):
+    """A picture that cannot be decoded, as one sentence that names it."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a registry, with the nearest one that is."""
     names = sorted(known)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.places import digest_of
-from metasp.encoded import CorruptPicture, LazyRows, WithHoles
-from metasp.errors import UserError
+from metasp.encoded import LazyRows, WithHoles
+from metasp.errors import CorruptPicture, UserError
 from metasp.folders import cache_folder
 
 FORMAT = 1

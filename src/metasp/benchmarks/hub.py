@@ -5,24 +5,27 @@ import contextlib
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from metasp.benchmarks.features import stored_features
 from metasp.benchmarks.parquet import (
     Chosen,
     batches,
     features_of,
+    first_rows,
     library,
     one_line,
-    open_local,
     raw_bytes,
     row_words,
     splits_in,
     splits_in_order,
     unreadable,
     with_encoded,
+    with_rows,
 )
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.request import Request
@@ -102,12 +105,16 @@ def first_look(name: str, folder: Path | None, rows: int, request: Request) -> d
     """What the first rows of each split of a data set tell, of Parquet files in a folder or else
     of the hub, which is streamed: columns, classes, labels, and the first picture."""
     if folder is not None:
-        streams, _ = open_local(splits_in(folder))
+        files, _ = with_rows(splits_in(folder))
+        columns = Chosen.of(features_of_files(files), request)
+        wanted = columns.image, columns.label
+        parts = {split: first_rows(files[split], split, wanted, rows) for split in files}
     else:
         with asking(name) as hub:
             revision = hub.dataset_info(name, timeout=20).sha
             streams = dict(library().load_dataset(name, revision=revision, streaming=True))
-    columns = Chosen.of(features_of(streams), request)
+        columns = Chosen.of(features_of(streams), request)
+        parts = {split: streamed(streams[split], split, columns, rows) for split in streams}
     names = getattr(columns.features[columns.label], "names", None)
     found: dict[str, Any] = {
         "columns": {name: _kind(kind) for name, kind in columns.features.items()},
@@ -117,24 +124,34 @@ def first_look(name: str, folder: Path | None, rows: int, request: Request) -> d
         "splits": {},
     }
     decoder = Decoder(request.image_size, request.colour)
-    for split in splits_in_order(streams):
+    for split in splits_in_order(parts):
         labels: Counter[str] = Counter()
-        stream = with_encoded(streams[split].take(rows), columns)
-        for number, row in islice(enumerate(_rows(stream, split)), rows):
+        for number, row in enumerate(parts[split]):
             if "shape" not in found:
                 content = raw_bytes(row[columns.image], split, number)
                 found["shape"] = list(decoder(content, row_words(split, number)).shape)
-            label = row[columns.label]
+            label = row.get(columns.label)  # test data may lack it
             labels[str(names[label] if names and isinstance(label, int) else label)] += 1
         found["splits"][split] = dict(sorted(labels.items()))
     return found
 
 
-def _rows(stream: Any, split: str) -> Iterator[dict[str, Any]]:
-    for batch in batches(stream, split):
+def features_of_files(files: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+    """The type of each column, by the first file."""
+    try:
+        return stored_features(files[splits_in_order(files)[0]][0])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"these tables cannot be read ({one_line(error)}): repair them.") from error
+
+
+def streamed(stream: Any, split: str, columns: Chosen, rows: int) -> Iterator[dict[str, Any]]:
+    """The first rows of a stream, with their pictures as they are stored."""
+    for batch in batches(with_encoded(stream.take(rows), columns), split):
         for values in zip(*batch.values()):
             yield dict(zip(batch, values))
 
 
 def _kind(kind: Any) -> str:
+    if isinstance(kind, pa.DataType):
+        return str(kind)
     return str(getattr(kind, "dtype", None) or type(kind).__name__)

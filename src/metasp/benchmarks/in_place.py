@@ -23,8 +23,8 @@ from metasp.benchmarks.parquet import (
 from metasp.benchmarks.pictures import Decoder, as_png
 from metasp.benchmarks.places import digest_of
 from metasp.benchmarks.request import Request
-from metasp.encoded import Array, CorruptPicture, EncodedRows
-from metasp.errors import UserError
+from metasp.encoded import Array, EncodedRows
+from metasp.errors import CorruptPicture, UserError
 
 LARGE = 2_000_000_000  # bytes of decoded pictures above which they stay encoded
 

@@ -7,15 +7,18 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from metasp.benchmarks.cache import Pictures, Table, progress
+from metasp.benchmarks.features import is_image
 from metasp.benchmarks.numbering import number_domains, number_labels
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.request import Request
 from metasp.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from metasp.benchmarks.cache import Pictures, Table
 
 SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation",
           "val": "validation", "dev": "validation"}  # fmt: skip
@@ -64,8 +67,8 @@ def inside(path: Path, folder: Path) -> None:
         raise UserError(f"{path} has one of * ? [ ] {{ }} :: in its path: rename it.")
 
 
-def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], int]:
-    """Streams over local Parquet files by split, and the number of rows in all."""
+def with_rows(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, list[Path]], int]:
+    """The files that have rows, by split, and the number of rows in all."""
     import pyarrow.parquet as pq  # slow to load: only for those who have such files
 
     rows = 0
@@ -82,9 +85,13 @@ def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], in
             raise UserError(f"{path} is not a sound Parquet file: get it again.") from error
     same_columns(columns)
     found = {split: [path for path in files if path in columns] for split, files in splits.items()}
-    names = {
-        split: [str(path.resolve()) for path in files] for split, files in found.items() if files
-    }
+    return {split: files for split, files in found.items() if files}, rows
+
+
+def open_local(splits: Mapping[str, Sequence[Path]]) -> tuple[dict[str, Any], int]:
+    """Streams over local Parquet files by split, and the number of rows in all."""
+    found, rows = with_rows(splits)
+    names = {split: [str(path.resolve()) for path in files] for split, files in found.items()}
     datasets = library()
     try:
         with tempfile.TemporaryDirectory() as scratch:  # for its lock; a stream stores nothing
@@ -165,7 +172,9 @@ class Gathered:
         self.values += given
         self.domains += batch[domain] if domain else []
 
-    def table(self, corrupt: Mapping[int, str] | None = None) -> Table:
+    def table(self, corrupt: Mapping[int, str] | None = None) -> "Table":
+        from metasp.benchmarks.cache import Table  # torch comes with it, and a look needs none
+
         about = self.columns
         known = class_names(about.features, about.label, about.truth)
         labels, names = number_labels([*self.values, *self.true], known)
@@ -184,6 +193,33 @@ def features_of(streams: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
+def first_rows(
+    files: Sequence[Path], split: str, names: Sequence[str], rows: int
+) -> Iterator[dict[str, Any]]:
+    """The first rows of local files, of some columns, without `datasets`."""
+    import pyarrow.parquet as pq
+
+    try:
+        for path in files:
+            with pq.ParquetFile(path) as table:
+                inside = [name for name in names if name in table.schema_arrow.names]
+                for batch in table.iter_batches(min(rows, BATCH), columns=inside):
+                    taken = batch.slice(0, rows).to_pylist()
+                    rows -= len(taken)
+                    yield from taken
+                    if not rows:
+                        return
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(split, error) from error
+
+
+def damaged(split: str, error: Exception) -> UserError:
+    return UserError(
+        f"the Parquet files of the {split} split are damaged, or unlike each other "
+        f"({one_line(error)}): get them again."
+    )
+
+
 def with_encoded(stream: Any, columns: Chosen) -> Any:
     """The same stream with its pictures as they are stored."""
     if type(columns.features[columns.image]).__name__ != "Image":
@@ -191,8 +227,12 @@ def with_encoded(stream: Any, columns: Chosen) -> Any:
     return stream.cast_column(columns.image, library().Image(decode=False))
 
 
-def read_tables(streams: Mapping[str, Any], rows: int, request: Request, out: Pictures) -> Table:
+def read_tables(
+    streams: Mapping[str, Any], rows: int, request: Request, out: "Pictures"
+) -> "Table":
     """Decode every picture into `out`, and give labels and class names."""
+    from metasp.benchmarks.cache import progress
+
     decoder = Decoder(request.image_size, request.colour)
     columns = Chosen.of(features_of(streams), request)
     found = Gathered(columns)
@@ -248,10 +288,7 @@ def batches(stream: Any, split: str) -> Iterator[dict[str, list[Any]]]:
             with unlogged():
                 batch = next(iterator, None)
         except failures as error:
-            raise UserError(
-                f"the Parquet files of the {split} split are damaged, or unlike each other "
-                f"({one_line(error)}): get them again."
-            ) from error
+            raise damaged(split, error) from error
         if batch is None:
             return
         yield batch
@@ -280,15 +317,6 @@ def image_column(features: Mapping[str, Any]) -> str:
     raise UserError(
         f"this data has {len(found) or 'no'} columns with pictures among {', '.join(features)}: "
         "exactly one is needed."
-    )
-
-
-def is_image(kind: Any) -> bool:
-    if isinstance(kind, Mapping):
-        return "bytes" in kind
-    return type(kind).__name__ == "Image" or getattr(kind, "dtype", "") in (
-        "binary",
-        "large_binary",
     )
 
 

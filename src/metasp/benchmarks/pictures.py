@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from metasp.encoded import CorruptPicture
-from metasp.errors import UserError
+from metasp.errors import CorruptPicture, UserError
 
 # Formats that Pillow decodes by itself; others may start a program of the system.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")

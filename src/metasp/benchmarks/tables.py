@@ -1,14 +1,14 @@
 """Parquet tables without pictures: columns of numbers, or of lists of numbers, as inputs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from metasp.benchmarks.arrays import array_source, by_name
+from metasp.benchmarks.features import is_image, stored_features
 from metasp.benchmarks.parquet import (
     class_names,
     label_column,
@@ -22,12 +22,6 @@ from metasp.errors import UserError, unknown
 
 INPUTS = "inputs"  # a column of this name, or of several by name where it holds them
 TEXT = "text"
-
-
-class ClassLabel(NamedTuple):
-    """The type of a column of labels whose classes have names, as `datasets` writes it."""
-
-    names: tuple[str, ...]
 
 
 def table_source(folder: Path, request: Request) -> Source | None:
@@ -83,25 +77,11 @@ def table_texts(folder: Path, size: int) -> list[str] | None:
 def features_in(splits: Mapping[str, Sequence[Path]]) -> dict[str, Any] | None:
     """The type of each column, without reading any; None where there are pictures among them, or
     the first file cannot be read, which the reader of pictures tells better."""
-    import pyarrow.parquet as pq  # slow to load: only for those who have such files
-
     try:
-        schema = pq.read_schema(splits[splits_in_order(splits)[0]][0])
-        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        about = told.get("info", {}).get("features", {})
-        named = {name: ClassLabel(tuple(kind["names"])) for name, kind in about.items()
-                 if kind.get("_type") == "ClassLabel"}  # fmt: skip
+        features = stored_features(splits[splits_in_order(splits)[0]][0])
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    types = dict(zip(schema.names, schema.types))
-    return None if any(map(is_picture, types.values())) else {**types, **named}
-
-
-def is_picture(kind: Any) -> bool:
-    """Whether it is a type of encoded pictures: bytes, or the hub's struct around them."""
-    if pa.types.is_struct(kind):
-        return any(is_picture(kind.field(i).type) for i in range(kind.num_fields))
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return None if any(map(is_image, features.values())) else features
 
 
 def features_of_labels(features: Mapping[str, Any]) -> list[str]:
