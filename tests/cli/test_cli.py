@@ -150,40 +150,6 @@ def test_every_command_has_help_with_examples(name, capsys):
     assert f"metasp {name}" in text
 
 
-LIGHT = [
-    "--help", "--version", "list methods", "list selections", "list backbones", "list benchmarks",
-    "list runs --runs RUNS", "report RUNS", "report RUNS --format latex",
-    "report RUNS --table time", "report RUN --table matrix", "figures RUNS --out OUT --only front",
-    "suspects RUN", "memory list RUN", "memory forget RUN 11", "sweep paper-table-1-small --print",
-    "run --help", "resume --help", "sweep --help", "explore --help", "influence-check --help",
-]  # fmt: skip
-SLOW = {"torch", "scipy.stats", "sklearn", "ray"}  # each takes a second or more to load
-
-
-@pytest.fixture(scope="module")
-def two_runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("light")
-    for method in ("metasp", "er"):
-        done = metasp("run", "--method", method, *QUICK[2:], "--runs", folder, "--json")
-        assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.mark.parametrize("command", LIGHT)
-def test_a_command_that_trains_nothing_never_waits_for_torch(command, two_runs, tmp_path):
-    """The command itself, in a process of its own, which tells at its end what it has loaded."""
-    (run,) = two_runs.glob("*-metasp-*")
-    places = {"RUNS": two_runs, "RUN": run, "OUT": tmp_path}
-    words = [str(places.get(word, word)) for word in command.split()]
-    tell = f"print(*({SLOW!r} & sys.modules.keys()), file=sys.stderr)"
-    code = f"import atexit, sys; atexit.register(lambda: {tell})\n"
-    code += f"from metasp.cli import main; main({words!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-    assert done.stderr.splitlines()[-1] == ""
-
-
 @pytest.mark.parametrize(
     ("given", "used"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")]
 )

@@ -1,4 +1,5 @@
-"""A run loads what it uses: nothing that draws, compiles or reads tables before its first step."""
+"""A command loads what it uses: one that trains nothing no torch, and a run nothing that draws,
+compiles or reads tables before its first step."""
 
 import subprocess
 import sys
@@ -8,9 +9,92 @@ import torch
 from sklearn.datasets import load_digits
 
 from metasp.benchmarks.digits import digits
+from metasp.cli import COMMANDS
 from metasp.engine.optimizers import OPTIMIZERS, without_compiler
 from metasp.influence.optimizers import elementwise
-from tests.cli.test_cli import ROOT
+from tests.benchmarks.factories import table_set
+from tests.cli.test_cli import QUICK
+from tests.helpers import ROOT, metasp
+
+LIGHT = [
+    "--help", "--version", "list methods", "list selections", "list backbones", "list benchmarks",
+    "list runs --runs RUNS", "report RUNS", "report RUNS --format latex",
+    "report RUNS --table time", "report RUN --table matrix", "figures RUNS --out OUT --only front",
+    "figures RUNS --out OUT", "suspects RUN", "compare RUN OTHER", "memory list RUN",
+    "memory forget RUN 11", "resume RUN", "resume RUN --json", "look folder:TABLES",
+    "sweep paper-table-1-small --print", *(f"{name} --help" for name in COMMANDS),
+    "memory list --help", "memory forget --help",
+]  # fmt: skip
+SLOW = {"torch", "datasets", "ray", "scipy.stats", "sklearn"}  # half a second or more to load
+AT_THE_END = "import atexit, sys; atexit.register(lambda: print(*({slow!r} & sys.modules.keys()), \
+file=sys.stderr))"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """What the words in capital letters stand for."""
+    folder = tmp_path_factory.mktemp("light")
+    runs = folder / "runs"
+    for method in ("metasp", "er"):
+        done = metasp("run", "--method", method, *QUICK[2:], "--runs", runs, "--json")
+        assert done.returncode == 0, done.stderr
+    (run,), (other,) = runs.glob("*-metasp-*"), runs.glob("*-er-*")
+    tables = table_set(folder / "set")
+    return {"RUNS": runs, "RUN": run, "OTHER": other, "folder:TABLES": f"folder:{tables}"}
+
+
+def in_a_process(words, slow, before="", **places):
+    """The command itself, in a process that tells at its end what slow modules it has loaded."""
+    words = [str(places.get(word, word)) for word in words.split()]
+    code = f"{AT_THE_END.format(slow=slow)}\n{before}\nfrom metasp.cli import main; main({words!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    *said, loaded = done.stderr.splitlines()
+    return done, said, loaded
+
+
+@pytest.mark.parametrize("command", LIGHT)
+def test_a_command_that_trains_nothing_never_waits_for_torch(command, places, tmp_path):
+    slow = SLOW if command.startswith("figures RUNS") else SLOW | {"matplotlib"}
+    done, _, loaded = in_a_process(command, slow, **places, OUT=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert loaded == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "name"),
+    [
+        ("explore RUN", "metasp.cli.explore", "examples_of"),
+        ("sweep paper-table-1-small --dry-run --runs OUT", "metasp.cli.sweep", "plan"),
+        ("figures RUNS --out OUT", "metasp.reports.figures", "draw"),
+    ],
+)
+def test_up_to_its_work_a_command_loads_nothing_slow(command, module, name, places, tmp_path):
+    """The examples, the specs of a sweep and the figures take torch or matplotlib: these commands
+    have read all else by then, so that what was wrong with it was told at once."""
+    before = f"import {module}; {module}.{name} = lambda *given, **more: sys.exit(9)"
+    done, _, loaded = in_a_process(command, SLOW | {"matplotlib"}, before, **places, OUT=tmp_path)
+    assert done.returncode == 9, done.stderr
+    assert loaded == ""
+
+
+MISTAKES = [
+    ("explore nowhere", "is not a run"),
+    ("explore RUN --port 80", "--port only applies with --serve"),
+    ("resume nowhere", "is not a run"),
+    ("run --method erx", "did you mean 'er'"),
+    ("run --epochs 0", "at least 1"),
+    ("sweep nowhere --dry-run", "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("command", "sentence"), MISTAKES)
+def test_a_mistake_is_told_before_torch_is_loaded(command, sentence, places):
+    done, said, loaded = in_a_process(command, SLOW | {"matplotlib"}, **places)
+    assert done.returncode == 2
+    assert sentence in said[-1]
+    assert loaded == ""
+
 
 NOT_NEEDED = {
     "datasets", "matplotlib", "mlflow", "pandas", "pyarrow.compute", "pyarrow.dataset",

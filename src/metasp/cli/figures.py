@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +13,12 @@ from metasp.errors import UserError, unknown
 from metasp.metrics import METRICS
 from metasp.paper.figures import EFFECTS
 from metasp.reports.configurations import group
-from metasp.reports.figures import FIGURES, draw
+from metasp.reports.figures import FIGURES, draw, draw_swept
 from metasp.reports.reference import USUAL_REFERENCE, check_reference
 from metasp.reports.swept import Swept, swept
+
+if TYPE_CHECKING:
+    from metasp.reports.figures import Drawing
 
 ALL = {**FIGURES, **EFFECTS}
 COMPARES = "differences"
@@ -72,14 +75,12 @@ def command(
     written: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     damaged: list[str] = []
-    from metasp.reports.figures import save  # matplotlib comes with it
-
     for name in only or ALL:
         kind = ALL[name]
         options: dict[str, Any] = {"against": against} if name == COMPARES else {}
         if kind.reads:
             options["damaged"] = damaged
-        drawings = draw(kind, groups, **options)
+        drawings = draw(kind, groups, **options)  # matplotlib comes with it
         if not drawings:
             made = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
             missing[name] = kind.needs or made
@@ -87,7 +88,7 @@ def command(
                 missing[name] = (
                     f"it takes one row of {against or USUAL_REFERENCE} and others: see --against"
                 )
-        written[name] = [str(path) for drawing in drawings for path in save(drawing, out)]
+        written[name] = files_of(drawings, out)
     for words in dict.fromkeys(damaged):
         print(f"warning: left out of a figure, {words}", file=sys.stderr)
     tell(written, missing, as_json)
@@ -97,12 +98,17 @@ def against_field(
     tables: list[Swept], by: str, metrics: tuple[str, ...], out: Path
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """What was drawn of the scores against a field, and why nothing was."""
-    from metasp.reports.figures import draw_swept, save  # matplotlib comes with it
-
     drawings = draw_swept(tables, metrics)
-    written = {by: [str(path) for drawing in drawings for path in save(drawing, out)]}
+    written = {by: files_of(drawings, out)}
     missing = {} if drawings else {by: f"it takes runs with two values of {by} or more"}
     return written, missing
+
+
+def files_of(drawings: "list[Drawing]", out: Path) -> list[str]:
+    """Write what was drawn; the names of the files."""
+    from metasp.reports.figures import save
+
+    return [str(path) for drawing in drawings for path in save(drawing, out)]
 
 
 def tell(written: dict[str, list[str]], missing: dict[str, str], as_json: bool) -> None:
