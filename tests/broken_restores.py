@@ -72,6 +72,11 @@ def forgetting(part: str) -> Callable[..., None]:
     return restore
 
 
+def begin(runs: Path, arguments: list[str]) -> int:
+    """A process with the run; what a broken one complains of is not shown."""
+    return spawn(command(runs, arguments), Path(os.devnull))
+
+
 def killed_in_every_task(runs: Path, arguments: list[str], kinds: list[str]) -> set[str]:
     """Kill a run twice in each task, let it end, and give the names that its checkpoints held."""
     found = set[str]()
@@ -79,14 +84,14 @@ def killed_in_every_task(runs: Path, arguments: list[str], kinds: list[str]) -> 
     starts = [0, *ends[:-1]]
     for start, end in zip(starts, ends):
         for aim in (start + (end - start) // 3, end - 2):
-            pid = spawn(command(runs, arguments))
+            pid = begin(runs, arguments)
             kill(pid, runs, max(aim, checkpoints(runs) + 1), 0.0)
             run = stored(runs)
             newest = load_latest(run / "checkpoint")[0] if run else None
             if newest:
                 found |= {part_of(name) for name in newest.arrays if COUNTED_ONLY not in name}
                 found |= newest.numbers.keys()
-    finish(spawn(command(runs, arguments)), "a run after its kills")
+    finish(begin(runs, arguments), "a run after its kills")
     return found - WITHOUT_EFFECT
 
 
@@ -106,12 +111,11 @@ def noticed(part: str, folder: Path, arguments: list[str], kinds: list[str]) -> 
 
 def main(methods: list[str]) -> int:
     load_all()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a broken run complains of
     seen, known = dict[str, list[str]](), set[str]()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as root:
         for method in methods:
             folder, arguments = Path(root) / method, arguments_of(method)
-            finish(spawn(command(folder / "whole", arguments)), f"{method} undisturbed")
+            finish(begin(folder / "whole", arguments), f"{method} undisturbed")
             kinds = kinds_of(folder / "whole")
             parts = killed_in_every_task(folder / "killed", arguments, kinds)
             assert_same_run(*(next(iter(runs_in(folder / each))) for each in ("killed", "whole")))
