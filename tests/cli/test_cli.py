@@ -202,11 +202,13 @@ def test_best_is_shown_and_stored_resolved(tmp_path):
     assert "already finished" in named.stdout
 
 
-def test_a_finished_run_says_what_to_do_with_it(tmp_path):
+@pytest.mark.parametrize(("method", "other"), [("er", "metasp-robust"), ("finetune", "er")])
+def test_a_finished_run_says_what_to_do_with_it(method, other, tmp_path):
     runs = tmp_path / "my runs"
-    done = metasp("run", *QUICK, "--runs", runs)
+    done = metasp("run", *QUICK, "--method", method, "--runs", runs)
     (run,) = runs.iterdir()
     look, compare, own = done.stdout.splitlines()[-3:]
     assert look == f"look at it:    metasp explore '{run}'"
-    assert compare == f"compare:       metasp run --method er && metasp report '{runs}'"
+    command = f"metasp run --method {other} --runs '{runs}' && metasp report '{runs}'"
+    assert compare == f"compare:       {command}"
     assert own.endswith("--benchmark folder:PATH")

@@ -167,7 +167,8 @@ def show_result(run: "RunDir", as_json: bool, console: Console) -> None:
     console.print(score_table(result), balance_table(result))
     took = duration(result["seconds"]["total"])
     console.print(f"trained in {took}; stored in {run.path}", soft_wrap=True)
-    console.print(next_steps(run.path), soft_wrap=True, highlight=False, markup=False)
+    steps = next_steps(run.path, run.spec().method)
+    console.print(steps, soft_wrap=True, highlight=False, markup=False)
 
 
 def happens_here(

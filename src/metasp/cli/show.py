@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
+from metasp.folders import default_runs
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
+from metasp.spec import RunSpec
 
 
 def score_table(result: Mapping[str, Any]) -> Table:
@@ -18,7 +20,7 @@ def score_table(result: Mapping[str, Any]) -> Table:
         table.add_column(metric.name, justify="right")
     for scenario, words in SCENARIO_WORDS.items():
         cells = [result[scenario][name] for name in METRICS]
-        table.add_row(words, *("–" if c is None else f"{100 * c:.2f}" for c in cells))
+        table.add_row(words, *("–" if c is None else f"{100 * c:z.2f}" for c in cells))
     return table
 
 
@@ -33,18 +35,21 @@ def balance_table(result: Mapping[str, Any]) -> Table:
         cells = []
         for scenario in SCENARIOS:
             changes = result[scenario]["S"][task]
-            cells.append(f"{100 * sum(changes) / len(changes):.1f}" if changes else "–")
+            cells.append(f"{100 * sum(changes) / len(changes):z.1f}" if changes else "–")
             gained = result[scenario]["P"][task]
-            cells.append("–" if gained is None else f"{100 * gained:.1f}")
+            cells.append("–" if gained is None else f"{100 * gained:z.1f}")
         table.add_row(str(task + 1), *cells)
     return table
 
 
-def next_steps(run: Path) -> str:
-    """What a person may do with a finished run, a command each."""
+def next_steps(run: Path, method: str) -> str:
+    """What a person may do with a finished run of a method, a command each."""
+    where, runs = shlex.quote(str(run)), shlex.quote(str(run.parent))
+    other = "er" if method != "er" else RunSpec().method
+    there = "" if run.parent == default_runs() else f" --runs {runs}"
     steps = {
-        "look at it": f"metasp explore {shlex.quote(str(run))}",
-        "compare": f"metasp run --method er && metasp report {shlex.quote(str(run.parent))}",
+        "look at it": f"metasp explore {where}",
+        "compare": f"metasp run --method {other}{there} && metasp report {runs}",
         "your own data": "metasp run --benchmark folder:PATH",
     }
     return "\n".join(f"{what + ':':<15}{command}" for what, command in steps.items())

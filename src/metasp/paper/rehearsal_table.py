@@ -58,7 +58,7 @@ def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
             ours = known and settings_as_published(row)
             figure = float(figures[(*place, name)][metric]) if ours else None
             if known:
-                gap = f" ({mean - figure:+.2f})" if mean is not None and figure is not None else ""
+                gap = f" ({mean - figure:+z.2f})" if mean is not None and figure is not None else ""
                 line.append(Cell("" if figure is None else f"{figure:.2f}{gap}"))
             data.append(
                 {

@@ -92,8 +92,8 @@ def _difference_table(
     rows, data = [], []
     for words, (a, b) in lines:
         change = None if a is None or b is None else b - a
-        texts = ["–" if value is None else f"{100 * value:.2f}" for value in (a, b)]
-        texts.append("–" if change is None else f"{100 * change:+.2f}")
+        texts = ["–" if value is None else f"{100 * value:z.2f}" for value in (a, b)]
+        texts.append("–" if change is None else f"{100 * change:+z.2f}")
         rows.append((Cell(words), *(Cell(text) for text in texts)))
         data.append({"what": words, "a": a, "b": b, "change": change})
     return Table(title, (corner, "A", "B", "B − A"), tuple(rows), tuple(data))

@@ -116,7 +116,7 @@ def cells(entries: Sequence[Entry], with_published: Sequence[str]) -> list[Cell]
             text = "–"
             if entry.published and entry.summary:
                 gap = entry.summary.mean - entry.published.mean
-                text = f"{entry.published.mean:.2f} ({gap:+.2f})"
+                text = f"{entry.published.mean:.2f} ({gap:+z.2f})"
             found.append(Cell(text))
     return found
 

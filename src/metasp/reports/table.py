@@ -38,7 +38,7 @@ def plus_minus(mean: float | None, std: float | None, digits: int = 2) -> str:
     if mean is None:
         return "–"
     tail = f" ± {std:.{digits}f}" if std is not None else ""
-    return f"{mean:.{digits}f}{tail}"
+    return f"{mean:z.{digits}f}{tail}"
 
 
 def p_text(p: float) -> str:
@@ -50,7 +50,7 @@ def p_text(p: float) -> str:
 
 def difference_text(difference: float, p: float | None, corrected: float | None) -> str:
     """`+1.20 (.013; .040)`: a difference, its p-value, and that after the correction."""
-    text = f"{difference:+.2f}"
+    text = f"{difference:+z.2f}"
     if p is None:
         return text
     ps = [p_text(each) for each in (p, corrected) if each is not None]
