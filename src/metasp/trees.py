@@ -2,6 +2,7 @@
 with the example on the first axis of each. Encoded pictures may stand for a tensor of them."""
 
 import ast
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -14,6 +15,9 @@ from metasp.errors import UserError
 
 LABELS = ("labels", "label", "label_ids")
 """The keys under which a dictionary of columns holds the labels, the first that is there."""
+
+# Of pictures up to 105 × 105 in colour as many as of small ones, of 224 × 224 about a hundred.
+ROWS_AT_ONCE, NUMBERS_AT_ONCE = 500, 1 << 24
 
 Tree: TypeAlias = Tensor | LazyRows | Sequence["Tree"] | Mapping[str, "Tree"]
 """A tensor, or pictures that become one when they are taken, or tuples, lists and dictionaries of
@@ -52,6 +56,12 @@ def each(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
 def size(tree: Tree) -> int:
     """How many examples there are."""
     return len(tree_leaves(tree)[0])
+
+
+def at_once(tree: Tree) -> int:
+    """How many of the examples one pass without gradients takes: fewer of large ones."""
+    numbers: int = sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(tree))
+    return max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, numbers)))
 
 
 def joined(trees: Sequence[Tree]) -> Tree:

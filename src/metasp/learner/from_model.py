@@ -31,7 +31,6 @@ from metasp.methods.method import Method
 from metasp.trees import Tree, kind
 from metasp.types import CROSS_ENTROPY, Examples, Streams, Task
 
-AT_ONCE = 500  # examples in one pass without gradients
 FAILURES = (RuntimeError, TypeError, LookupError, ValueError, AttributeError, AssertionError)
 """What a model that is given the wrong inputs raises."""
 
@@ -181,8 +180,9 @@ def outputs_of(
     prepare = learner.transform if encoder is None else encoder.for_model
     parts = []
     with evaluating(learner.model):
-        for start in range(0, max(1, trees.size(inputs)), AT_ONCE):
-            some = trees.rows(inputs, slice(start, start + AT_ONCE))
+        portion = trees.at_once(inputs)
+        for start in range(0, max(1, trees.size(inputs)), portion):
+            some = trees.rows(inputs, slice(start, start + portion))
             here = trees.each(lambda t: t.to(learner.device), some)
             parts.append(say(prepare(here)))
     if not all(isinstance(part, Tensor) for part in parts):

@@ -13,7 +13,7 @@ from metasp.field_checks import validate_field
 from metasp.influence.ledger import QUANTITIES
 from metasp.memory import Column, Offer, Placement, Selection
 from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
-from metasp.trees import Tree, one_tensor
+from metasp.trees import Tree, at_once, one_tensor
 from metasp.types import Batch, Examples, State, Task, as_rows
 
 FUSED = QUANTITIES.index("fused")
@@ -281,9 +281,7 @@ def over_task(
     learner: TrainingContext, examples: Examples, look: Callable[[Batch], Tensor]
 ) -> Tensor:
     """What the model as it stands has to say of each example, without augmentation."""
+    portions = torch.split(torch.arange(len(examples)), at_once(examples.source))
     with evaluating(learner.model), torch.no_grad():
-        parts = [
-            look(learner.unaugmented(batch)).cpu()
-            for batch in examples.batches(torch.split(torch.arange(len(examples)), 500))
-        ]
+        parts = [look(learner.unaugmented(batch)).cpu() for batch in examples.batches(portions)]
     return torch.cat(parts)
