@@ -63,13 +63,15 @@ class Corrections:
         )
 
 
-def read_corrections(files: Mapping[str, Path], classes: Sequence[str], most: int) -> Corrections:
-    """What the files say, by the name of what they are for; `most` examples there are at all. A
+def read_corrections(
+    files: Mapping[str, Path], classes: Sequence[str], train_size: int
+) -> Corrections:
+    """What the files say, by the name of what they are for; `train_size` examples there are. A
     verified example without a label is wrong, and nobody knows what it is: it is left out."""
     exclude: list[int] = []
     pairs: dict[str, list[tuple[int, int]]] = {"relabel": [], "verified": []}
     for kind, path in files.items():
-        rows = read_rows(path, most, labelled=kind != "exclude")
+        rows = read_rows(path, train_size, labelled=kind != "exclude")
         if kind == "exclude":
             exclude += rows
             continue
@@ -88,11 +90,11 @@ def read_corrections(files: Mapping[str, Path], classes: Sequence[str], most: in
     return Corrections(tuple(exclude), tuple(pairs["relabel"]), tuple(pairs["verified"]))
 
 
-def read_rows(path: Path, most: int, labelled: bool) -> dict[int, str]:
+def read_rows(path: Path, train_size: int, labelled: bool) -> dict[int, str]:
     """The rows of a CSV file: by id, with the label where it is asked for, as it is written."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return _rows(csv.reader(file), path, most, labelled)
+            return _rows(csv.reader(file), path, train_size, labelled)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
@@ -101,7 +103,9 @@ def read_rows(path: Path, most: int, labelled: bool) -> dict[int, str]:
         raise UserError(f"{path} is not a CSV file ({error}): save it as one.") from error
 
 
-def _rows(lines: Iterable[list[str]], path: Path, most: int, labelled: bool) -> dict[int, str]:
+def _rows(
+    lines: Iterable[list[str]], path: Path, train_size: int, labelled: bool
+) -> dict[int, str]:
     reader = iter(lines)
     names = [name.strip().lower() for name in next(reader, [])]
     if any("\0" in name for name in names):  # UTF-16 without a mark at its start
@@ -131,9 +135,9 @@ def _rows(lines: Iterable[list[str]], path: Path, most: int, labelled: bool) -> 
             how = "" if rows[identity] == label else f", as {rows[identity]!r} and as {label!r}"
             raise UserError(f"line {number} of {path} names id {identity} again{how}: keep one.")
         rows[identity] = label
-        if len(rows) > most:
+        if len(rows) > train_size:
             raise UserError(
-                f"{path} has more rows than there are train examples ({most}): check that it "
+                f"{path} has more rows than there are train examples ({train_size}): check that it "
                 "belongs to this data."
             )
     return rows

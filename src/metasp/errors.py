@@ -1,7 +1,8 @@
 """The one exception for a mistake that the user can correct."""
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -16,6 +17,17 @@ class UserError(ValueError):
 
 class CorruptPicture(UserError):
     """A picture that cannot be decoded, as one sentence that names it."""
+
+
+@contextlib.contextmanager
+def or_user_error(what: str, remedy: str = "") -> Iterator[None]:
+    """What the system refuses (a full disk, no permission) as one sentence: what could not be done,
+    the system's word on why, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        end = f"; {remedy}" if remedy else "."
+        raise UserError(f"{what}: {error.strerror or error}{end}") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

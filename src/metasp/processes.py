@@ -80,8 +80,8 @@ def check_alike(ranks: Ranks, tensors: Mapping[str, Tensor], otherwise: str = AP
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu()
         about = f"{name} {tensor.dtype} {tuple(tensor.shape)}"
-        plain = tensor.clone(memory_format=torch.contiguous_format).reshape(-1)
-        content = plain.view(torch.uint8).numpy()
+        flat = tensor.clone(memory_format=torch.contiguous_format).reshape(-1)
+        content = flat.view(torch.uint8).numpy()
         digest = zlib.crc32(content.data, zlib.crc32(about.encode(), digest))
     if any(any_of(ranks, digest != int(ranks.hear(str(digest).encode())))):
         raise UserError(otherwise)

@@ -27,13 +27,13 @@ def net(*layers: nn.Module) -> nn.Sequential:
     return made
 
 
-def made(model=None, method="er", **changes) -> ContinualLearner:
+def learner_of(model=None, method="er", **changes) -> ContinualLearner:
     settings = {"memory": 8, "epochs": 2, "batch_size": 8, **changes}
     return ContinualLearner(net() if model is None else model, method, **settings)
 
 
 def after(*data, **changes) -> ContinualLearner:
-    learner = made(**changes)
+    learner = learner_of(**changes)
     for dataset in data:
         learner.learn(dataset, progress=False)
     return learner
@@ -45,7 +45,7 @@ def square(outputs, targets):
 
 def test_targets_that_are_data_are_kept_in_memory_alone(tmp_path):
     """An autoencoder's labels are its inputs: what is not in memory is in no file."""
-    learner = made(net(nn.Linear(8, 8)), memory=4, loss_fn=square, lr=0.01)
+    learner = learner_of(net(nn.Linear(8, 8)), memory=4, loss_fn=square, lr=0.01)
     learner.learn((X, X), progress=False).learn((X + 1, X + 1), progress=False)
 
     def inside() -> int:
@@ -70,7 +70,7 @@ def test_targets_that_are_data_are_kept_in_memory_alone(tmp_path):
 
 @pytest.mark.parametrize("method", ["er", "metasp-rehsel"])
 def test_an_id_given_to_another_example_is_refused(method):
-    learner = made(method=method)
+    learner = learner_of(method=method)
     learner.learn((X[:24], torch.zeros(24).long()), ids=range(24), progress=False)
     with pytest.raises(UserError, match="id 0 was given to an example of class 0 before"):
         learner.learn((X[24:], torch.ones(24).long()), ids=range(24), progress=False)
@@ -159,12 +159,12 @@ class Tied(nn.Module):
 
 def test_a_head_that_shares_its_weight_cannot_grow():
     with pytest.raises(UserError, match=r"shares its weight with 'first.weight'"):
-        made(Tied(), head="last")
+        learner_of(Tied(), head="last")
 
 
 def test_learners_in_two_threads_do_as_each_alone():
     def trained(together: bool) -> list[torch.Tensor]:
-        learners = [made(net(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)), seed=seed)
+        learners = [learner_of(net(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)), seed=seed)
                     for seed in (1, 2)]  # fmt: skip
         threads = [threading.Thread(target=one.learn, args=(FIRST,), kwargs={"progress": False})
                    for one in learners]  # fmt: skip
@@ -200,14 +200,14 @@ def test_a_task_given_up_leaves_nothing_behind():
     def loader():
         return DataLoader(TensorDataset(*FIRST), batch_size=8, shuffle=True)
 
-    plain, left = made(), made()
+    plain, left = learner_of(), learner_of()
     for _ in left.stream(loader()):
         break
     for learner in (plain, left):
         learner.learn(loader(), progress=False)
     assert torch.equal(plain.model[0].weight, left.model[0].weight)
     drifting = Drifting()
-    learner = made(drifting)
+    learner = learner_of(drifting)
     for count, _ in enumerate(learner.stream(FIRST)):
         if count == 2:
             break
@@ -217,7 +217,7 @@ def test_a_task_given_up_leaves_nothing_behind():
 def test_interrupted_while_the_bar_is_drawn_it_is_as_before(monkeypatch, tmp_path):
     from rich.progress import Progress
 
-    learner = made()
+    learner = learner_of()
     before = learner.model[0].weight.detach().clone()
     calls = iter(range(10**6))
 
@@ -237,7 +237,7 @@ def test_interrupted_while_the_bar_is_drawn_it_is_as_before(monkeypatch, tmp_pat
 
 
 def test_what_is_not_known_yet_is_not_guessed():
-    learner = made()
+    learner = learner_of()
     for ask in (lambda: learner.predict(X), lambda: learner.score(FIRST)):
         with pytest.raises(UserError, match="no class has been learned yet"):
             ask()
@@ -254,14 +254,14 @@ def test_one_output_for_two_classes_is_scored_the_same_way_throughout():
             outputs[:, 0], targets.float(), reduction="none"
         )
 
-    learner = made(net(nn.Linear(8, 1)), loss_fn=loss)
+    learner = learner_of(net(nn.Linear(8, 1)), loss_fn=loss)
     learner.learn((X[:24], 0 * Y[:24]), progress=False)
     one = learner.score((X[:24], 0 * Y[:24]))
     assert one == pytest.approx(float(loss(learner.outputs(X[:24]), 0 * Y[:24]).mean()))
 
 
 def test_one_class_alone_is_still_a_class():
-    learner = made(net(nn.Linear(8, 1)), head="0")
+    learner = learner_of(net(nn.Linear(8, 1)), head="0")
     learner.learn((X[:24], 0 * Y[:24]), progress=False)
     assert learner.predict(X).tolist() == [0] * 48
     learner.learn((X[24:], 0 * Y[24:] + 1), progress=False)
@@ -281,11 +281,11 @@ def test_one_class_alone_is_still_a_class():
 )
 def test_what_would_be_ignored_or_cannot_work_is_refused(changes, words):
     with pytest.raises(UserError, match=words):
-        made(**changes)
+        learner_of(**changes)
 
 
 def test_numbers_of_numpy_are_numbers():
-    assert made(memory=np.int64(10), lr=np.float64(0.1)).memory.capacity == 10
+    assert learner_of(memory=np.int64(10), lr=np.float64(0.1)).memory.capacity == 10
 
 
 def test_an_objects_settings_are_saved_with_it(tmp_path):
@@ -356,7 +356,7 @@ class Pair(nn.Module):
 def test_mistakes_in_data_and_model_are_one_sentence(dataset, changes, words):
     test = dataset if changes.pop("test", None) else None
     with pytest.raises(UserError, match=words):
-        made(**changes).learn(dataset, test=test, progress=False)
+        learner_of(**changes).learn(dataset, test=test, progress=False)
 
 
 def test_it_learns_where_the_caller_wants_no_gradients():

@@ -29,7 +29,7 @@ VERDICTS = 60
 SPREAD = 0.061
 
 
-def made(folder: Path, *arguments: str) -> tuple[Path, float]:
+def run_with(folder: Path, *arguments: str) -> tuple[Path, float]:
     """The folder and the class-IL A_inf of a run."""
     done = metasp("run", *STREAM, *SHORT, *arguments, "--runs", folder, "--json")
     assert done.returncode == 0, done.stderr
@@ -57,7 +57,7 @@ def verify(address: str, truth: dict[int, int]) -> list[str]:
 
 
 def test_sixty_verdicts_make_a_better_network(tmp_path):
-    before, looked_at = made(tmp_path, "--method", "er")
+    before, looked_at = run_with(tmp_path, "--method", "er")
     source = load_benchmark(RunSpec()).source
     truth = dict(zip(source.train.ids.tolist(), source.labels.tolist()))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "BROWSER": "true"}
@@ -80,7 +80,7 @@ def test_sixty_verdicts_make_a_better_network(tmp_path):
     told = json.loads(done.stdout)
     after = Path(told["run"])
     assert len(open_run(after).trusted()["id"]) == VERDICTS
-    _, without = made(tmp_path, "--method", "metasp-robust")
+    _, without = run_with(tmp_path, "--method", "metasp-robust")
     assert told["class_il"]["A_inf"] > looked_at + 2 * SPREAD
     assert told["class_il"]["A_inf"] > without + SPREAD, "it is the verdicts, not the method alone"
     compared = lines[-1].replace("NEW_RUN", shlex.quote(str(after)))

@@ -19,7 +19,7 @@ from torch import Tensor
 from metasp.benchmarks.pictures import Decoder
 from metasp.benchmarks.places import digest_of
 from metasp.encoded import LazyRows, WithHoles
-from metasp.errors import CorruptPicture, UserError
+from metasp.errors import CorruptPicture, UserError, or_user_error
 from metasp.folders import cache_folder
 
 FORMAT = 1
@@ -249,15 +249,9 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def caching(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"cannot keep decoded data in {folder}: {error.strerror or error}; make room, or "
-            "name another folder with METASP_CACHE."
-        ) from error
+def caching(folder: Path) -> contextlib.AbstractContextManager[None]:
+    remedy = "make room, or name another folder with METASP_CACHE."
+    return or_user_error(f"cannot keep decoded data in {folder}", remedy)
 
 
 def file_digest(path: Path) -> str:

@@ -24,7 +24,7 @@ from metasp.benchmarks.pictures import Decoder, as_png
 from metasp.benchmarks.places import digest_of
 from metasp.benchmarks.request import Request
 from metasp.encoded import Array, EncodedRows
-from metasp.errors import CorruptPicture, UserError
+from metasp.errors import CorruptPicture, UserError, or_user_error
 
 LARGE = 2_000_000_000  # bytes of decoded pictures above which they stay encoded
 
@@ -174,7 +174,5 @@ def _beside(path: Path, columns: Chosen) -> Any:
 
 
 def read_file(path: Path) -> bytes:
-    try:
+    with or_user_error(f"{path} cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -259,13 +259,13 @@ def same_names(names: Sequence[str], place: Path) -> None:
     """Refuse names that differ only in case or in how an accent is written."""
     seen: dict[str, str] = {}
     for name in names:
-        plain = unicodedata.normalize("NFKC", name).casefold().strip()
-        if plain in seen:
+        folded = unicodedata.normalize("NFKC", name).casefold().strip()
+        if folded in seen:
             raise UserError(
-                f"two classes in {place} have the same name ({seen[plain]!r} and {name!r}): "
+                f"two classes in {place} have the same name ({seen[folded]!r} and {name!r}): "
                 "rename or join them."
             )
-        seen[plain] = name
+        seen[folded] = name
 
 
 def folder_table(splits: Mapping[str, Mapping[str, Sequence[Path]]]) -> Table:

@@ -14,7 +14,7 @@ import numpy as np
 from metasp.cli.options import OWN_FILES, data_option, json_option
 from metasp.cli.terminal import typed, typed_again
 from metasp.console import text_console
-from metasp.errors import UserError
+from metasp.errors import UserError, or_user_error
 from metasp.reports.explorer import Examples, Material, Missing, Texts, build_page
 from metasp.reports.explorer.desk import Desk, Drawer
 from metasp.reports.explorer.html import Built, Place, embedded
@@ -152,12 +152,8 @@ def origins_in_words(runs: Sequence[RunDir], data: Path | None) -> dict[int, str
 
 
 def write_page(target: Path, content: bytes) -> None:
-    try:
+    with or_user_error(f"cannot write {target}", "choose another place with --out."):
         write_atomic(target, content)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {target}: {error.strerror or error}; choose another place with --out."
-        ) from error
 
 
 def print_note(sentence: str) -> None:

@@ -82,7 +82,7 @@ class Numbers(click.ParamType[Any]):
             self.fail(f"{value!r} is not a list of whole numbers such as 10,20", param, ctx)
 
 
-class Plain(click.ParamType[Any]):
+class AnyValue(click.ParamType[Any]):
     """A value of more than one kind: a number, true or false, or else text. Whoever it is for
     decides whether that will do."""
 
@@ -118,8 +118,8 @@ def option(name: str, kinds: Sequence[Any], words: str) -> Callable[[Command], C
     flag = f"--{name.replace('_', '-')}"
     if set(kinds) - {type(None)} == {bool}:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=words)
-    plain = [kind for kind in (bool, int, float, str) if kind in kinds]
-    wanted: Any = plain[0] if len(plain) == 1 else Plain() if plain else Numbers()
+    single = [kind for kind in (bool, int, float, str) if kind in kinds]
+    wanted: Any = single[0] if len(single) == 1 else AnyValue() if single else Numbers()
     return click.option(flag, name, type=wanted, default=None, help=words)
 
 

@@ -11,7 +11,7 @@ from metasp.backbones import build, default_width
 from metasp.benchmarks import Benchmark
 from metasp.encoded import EncodedRows
 from metasp.engine.optimizers import OPTIMIZERS, LearningRate, check_momentum
-from metasp.engine.own_model import OWN, MakeModel, check_model, made
+from metasp.engine.own_model import OWN, MakeModel, build_own, check_model
 from metasp.engine.skipping import Skipping
 from metasp.engine.stopping import PATIENCE, Stopping
 from metasp.engine.trainer import Trainer
@@ -227,7 +227,7 @@ def build_model(
         model = build(spec.backbone, source.shape, source.classes, spec.width, generator)
         channels_last = faster_channels_last(spec.backbone, width)
     else:
-        model = made(make, spec.seed)
+        model = build_own(make, spec.seed)
         check_model(model, spec, method_named(spec.method), benchmark)
     model.to(device)
     if channels_last:

@@ -118,15 +118,15 @@ class Schedule:
         self, make: Callable[[Optimizer], LRScheduler], every: str, optimizer: Optimizer
     ) -> None:
         self.make, self.every, self.optimizer = make, every, optimizer
-        self._plain = [_numbers(group) for group in optimizer.param_groups]
+        self._given = [_numbers(group) for group in optimizer.param_groups]
         self.stand_at(0)
 
     def stand_at(self, count: int) -> None:
         """As after `count` moves of this task."""
-        for group, plain in zip(self.optimizer.param_groups, self._plain):
-            for key in _numbers(group).keys() - plain.keys():
+        for group, given in zip(self.optimizer.param_groups, self._given):
+            for key in _numbers(group).keys() - given.keys():
                 del group[key]  # such as initial_lr
-            group.update(plain)
+            group.update(given)
         try:
             self.scheduler = self.make(self.optimizer)
         except (ValueError, TypeError) as error:

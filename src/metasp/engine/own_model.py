@@ -26,7 +26,7 @@ MakeModel = Callable[[], nn.Module]
 OWN = "own"  # the backbone of such a run
 
 
-def made(make: MakeModel, seed: int) -> nn.Module:
+def build_own(make: MakeModel, seed: int) -> nn.Module:
     """The model, with its weights drawn from the run's own stream; no global stream moves."""
     if isinstance(make, nn.Module) or not callable(make):
         raise UserError(
@@ -68,7 +68,7 @@ def with_model(spec: RunSpec, make: MakeModel | None) -> RunSpec:
                 "continue it in Python, by metasp.run with model= and the same settings."
             )
         return spec
-    name, digest = identity(made(make, spec.seed))
+    name, digest = identity(build_own(make, spec.seed))
     if (spec.model_name or name, spec.model_digest or digest) != (name, digest):
         raise UserError(
             f"this run was made with the model {spec.model_name} (shapes {spec.model_digest}), and "

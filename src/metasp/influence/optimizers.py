@@ -388,10 +388,16 @@ def elementwise(optimizer: Optimizer) -> type[Optimizer]:
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """A group's settings as plain numbers, for the variant of the step that works on one tensor
     after the other with numbers in float64."""
-    plain = {key: value for key, value in group.items() if key != "params"}
-    for key, value in plain.items():
+    numbers = {key: value for key, value in group.items() if key != "params"}
+    for key, value in numbers.items():
         if isinstance(value, Tensor):
-            plain[key] = float(value)
+            numbers[key] = float(value)
         elif isinstance(value, tuple):
-            plain[key] = tuple(float(v) if isinstance(v, Tensor) else v for v in value)
-    return {**plain, "foreach": False, "fused": False, "capturable": False, "differentiable": False}
+            numbers[key] = tuple(float(v) if isinstance(v, Tensor) else v for v in value)
+    return {
+        **numbers,
+        "foreach": False,
+        "fused": False,
+        "capturable": False,
+        "differentiable": False,
+    }

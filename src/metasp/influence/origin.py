@@ -111,10 +111,10 @@ def check_functional(model: nn.Module) -> None:
     """Raise if the model cannot run at other parameters than its own."""
     wrapped = isinstance(model, nn.DataParallel)
     if wrapped or isinstance(model, torch.jit.ScriptModule):
-        plain = "model.module" if wrapped else "the module it was made of"
+        unwrapped = "model.module" if wrapped else "the module it was made of"
         raise UserError(
             f"a {'DataParallel' if wrapped else 'scripted'} model cannot take a virtual step: "
-            f"pass {plain} instead."
+            f"pass {unwrapped} instead."
         )
 
 

@@ -110,8 +110,8 @@ def _shape(call: Call, out: Tensor, is_row: IsRow, n: int) -> bool:
 def _index(call: Call, out: Tensor, is_row: IsRow, n: int) -> bool:
     key = call[0][1]
     key = key if isinstance(key, tuple) else (key,)
-    plain = all(isinstance(k, int | slice | type(Ellipsis)) for k in key)
-    return plain and key[0] == slice(None) and out.shape[0] == n
+    basic = all(isinstance(k, int | slice | type(Ellipsis)) for k in key)
+    return basic and key[0] == slice(None) and out.shape[0] == n
 
 
 def _loss(call: Call, out: Tensor, is_row: IsRow, n: int) -> bool:

@@ -25,10 +25,10 @@ def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
 ) -> Tensor:
     """Batch normalisation in training mode, with the statistics of all ranks' rows. The result
     knows them, for the tape: its attribute `statistics` is (mean, 1/std, values per channel)."""
@@ -144,17 +144,8 @@ def all_sums(share: Share, own: Tensor) -> Tensor:
     return own if found is None else found
 
 
-def _batch_norm_rule(
-    out: Tensor,
-    share: Share,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Linearised | None:
+def _batch_norm_rule(out: Tensor, share: Share, input: Tensor, *more: Any) -> Linearised | None:
+    _, _, weight, bias, _, eps = more
     mean, inverse, count = out.statistics  # type: ignore[attr-defined]
     if input.dtype != mean.dtype:
         return None

@@ -163,8 +163,8 @@ def _plain_statistics(model: nn.Module) -> Iterator[None]:
         if isinstance(module, nn.SyncBatchNorm) and "forward" not in vars(module)
     ]
     for module in synchronised:
-        plain = partial(nn.modules.batchnorm._BatchNorm.forward, module)
-        module.forward = plain  # type: ignore[method-assign]
+        unshared = partial(nn.modules.batchnorm._BatchNorm.forward, module)
+        module.forward = unshared  # type: ignore[method-assign]
     try:
         yield
     finally:

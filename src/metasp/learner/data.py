@@ -189,12 +189,12 @@ def checked(found: Part, dtype: torch.dtype, what: str) -> Arrivals:
     labels, names = numbered(found.labels)
     labels = labels.to(dtype) if labels.is_floating_point() else labels.long()
 
-    def plain(leaf: Tensor) -> Tensor:
+    def detached(leaf: Tensor) -> Tensor:
         if leaf.layout != torch.strided:
             raise UserError(f"the {what} holds sparse tensors: make them dense, with x.to_dense().")
         return (leaf.to(dtype) if leaf.is_floating_point() else leaf).detach().cpu()
 
-    whole = Arrivals(trees.each(plain, found.inputs), labels.detach().cpu(), names)
+    whole = Arrivals(trees.each(detached, found.inputs), labels.detach().cpu(), names)
     columns = {f"inputs{place}": leaf for place, leaf in trees.named_leaves(whole.inputs).items()}
     check_lengths(whole.inputs, f"the inputs of the {what}")
     for name, leaf in columns.items():

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save as pack
 from torch import Tensor
 
-from metasp.errors import UserError
+from metasp.errors import or_user_error
 from metasp.store.files import sha256, write_atomic
 
 ENDING = ".safetensors"
@@ -223,12 +223,6 @@ def feature_digest(features: Tensor) -> str:
     return hashlib.sha256(flat.numpy().data).hexdigest()
 
 
-@contextlib.contextmanager
-def caching(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"cannot keep features in {folder}: {error.strerror or error}; make room, or give "
-            "FrozenEncoder another folder as cache."
-        ) from error
+def caching(folder: Path) -> contextlib.AbstractContextManager[None]:
+    remedy = "make room, or give FrozenEncoder another folder as cache."
+    return or_user_error(f"cannot keep features in {folder}", remedy)

@@ -13,7 +13,7 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as pack_tensors
 from torch import Tensor, nn
 
-from metasp.errors import UserError
+from metasp.errors import UserError, or_user_error
 from metasp.store.files import write_atomic
 
 FORMAT = 2  # 1 kept every label, and the momentum of trainable parameters by their place
@@ -23,22 +23,16 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
     """Replace the file in one step."""
     held = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **about}, sort_keys=True)
-    try:
+    remedy = "make room or choose another place. What was stored before is intact."
+    with or_user_error(f"cannot write {path}", remedy):
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"metasp": text, "checksum": digest(held, text)}
         write_atomic(path, pack_tensors(held, metadata))
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another place. "
-            "What was stored before is intact."
-        ) from error
 
 
 def content_of(path: Path) -> bytes:
-    try:
+    with or_user_error(f"cannot read {path}"):
         return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
 def read(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -76,8 +70,8 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        plain = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-        total.update(plain.numpy().tobytes())
+        readable = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+        total.update(readable.numpy().tobytes())
     return total.hexdigest()
 
 

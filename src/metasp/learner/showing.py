@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from metasp import trees
-from metasp.errors import UserError
+from metasp.errors import UserError, or_user_error
 from metasp.metrics import SCENARIOS
 from metasp.reports.explorer import (
     Examples,
@@ -137,13 +137,9 @@ def is_count(value: object) -> bool:
 
 
 def write_page(path: Path, content: bytes) -> None:
-    try:
+    with or_user_error(f"cannot write {path}", "choose another place."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; choose another place."
-        ) from error
 
 
 def report_text(learner: "ContinualLearner") -> str:

@@ -130,8 +130,8 @@ def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
     a file cannot hold."""
     saved = model.state_dict().keys()
     own = {name: buffer for name, buffer in model.named_buffers() if name not in saved}
-    plain = {n: b for n, b in own.items() if b.layout == torch.strided and not b.is_complex()}
-    return {name: buffer.detach().clone() for name, buffer in plain.items()}
+    storable = {n: b for n, b in own.items() if b.layout == torch.strided and not b.is_complex()}
+    return {name: buffer.detach().clone() for name, buffer in storable.items()}
 
 
 def put_buffers(model: nn.Module, kept: dict[str, Tensor]) -> None:

@@ -73,7 +73,7 @@ class CLSER(Method):
             ),
         )
         report = learner.update(batch, objective=objective)
-        self.follow()
+        self.update_averages()
         return report
 
     @torch.no_grad()
@@ -88,11 +88,11 @@ class CLSER(Method):
         return torch.where(better[:, None], as_rows(stable), as_rows(plastic))
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def update_averages(self) -> None:
         """Move each average towards the network, with its chance; its first moves are longer."""
         self.taken += 1
         settings, network = self.settings, named(self.learner.model)
-        most = min(1 - 1 / (self.taken + 1), 1 - 1 / self.reach)
+        limit = min(1 - 1 / (self.taken + 1), 1 - 1 / self.reach)
         for name, rate, decay in (
             ("plastic", settings.plastic_rate, settings.plastic_decay),
             ("stable", settings.stable_rate, settings.stable_decay),
@@ -100,7 +100,7 @@ class CLSER(Method):
             average = self.average(name)
             draw = float(torch.rand(1, generator=self.learner.streams["averages"]))
             if draw < rate:
-                move(average, network, min(most, decay))
+                move(average, network, min(limit, decay))
 
     def average(self, name: str) -> Copy:
         """An average in the shape of the network, which it begins as; of a head that has grown it

@@ -73,15 +73,15 @@ class GLC(Method):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log Σ_c p_c·C[c, y] of unverified rows, the plain cross-entropy of verified ones."""
         labels, corrected = targets[:, 0].long(), targets[:, 1] == 1
-        plain = F.cross_entropy(outputs, labels, reduction="none")
+        uncorrected = F.cross_entropy(outputs, labels, reduction="none")
         known = len(self.mistakes)
         if not known:
-            return plain
+            return uncorrected
         width = outputs.shape[1]
         matrix = torch.eye(width, dtype=outputs.dtype, device=outputs.device)
         matrix[:known, :known] = self.mistakes.to(outputs)
         given = (outputs.softmax(1) @ matrix).gather(1, labels[:, None])[:, 0]
-        return torch.where(corrected, -given.clamp_min(LEAST).log(), plain)
+        return torch.where(corrected, -given.clamp_min(LEAST).log(), uncorrected)
 
     def look(self) -> None:
         """How the task's verified examples are answered now: the mean answer of each class."""

@@ -97,7 +97,7 @@ class InfluenceWeights(Weigher):
         objective = replace(objective, loss_fn=watched)
         losses, influence = self.measure(learner, batch, objective, goals)
         outputs = watched.outputs
-        plain = objective.weights(losses)
+        shares = objective.weights(losses)
         weights, fused, gamma = RULES[self.rule](influence, self.gamma, self.strength)
         rows = slice(None) if objective.weighable is None else objective.weighable
         if fused.isfinite().all():
@@ -109,13 +109,13 @@ class InfluenceWeights(Weigher):
         usable = bool(weights.isfinite().all() and weights.sum() > 0)
         numbers = {"gamma": gamma, "fallback": float(not usable)}
         if self.observe or not usable:
-            return Weighed(losses, plain, numbers, outputs)
+            return Weighed(losses, shares, numbers, outputs)
         if self.shuffle:
             weights = weights[torch.randperm(len(weights), generator=learner.streams["shuffle"])]
         if objective.shares is not None:  # the rule weighs a mean: here each row has a share
-            factors = torch.ones_like(plain)
+            factors = torch.ones_like(shares)
             factors[rows] = len(weights) * weights
-            weights = plain * factors
+            weights = shares * factors
         return Weighed(losses, weights, numbers, outputs)
 
     def goals(self, learner: TrainingContext) -> tuple[Batch, Batch]:

@@ -101,7 +101,7 @@ def solve(
     rhs: Tensor,
     damping: float,
     tolerance: float | None = None,
-    most: int = 500,
+    max_steps: int = 500,
 ) -> Tensor:
     """``(A + damping)^-1 rhs`` by conjugate gradients, all rows of rhs (m, P) together.
 
@@ -114,7 +114,7 @@ def solve(
     p = r.clone()
     rr = (r * r).sum(1)
     enough = goal**2 * rr
-    for _ in range(most):
+    for _ in range(max_steps):
         active = rr > enough
         if not bool(active.any()):
             return x
@@ -131,7 +131,8 @@ def solve(
         p = r + torch.where(active, fresh / rr, 0.0)[:, None] * p
         rr = fresh
     raise UserError(
-        f"conjugate gradients did not converge in {most} steps: raise the damping ({damping:g})."
+        f"conjugate gradients did not converge in {max_steps} steps: raise the damping "
+        f"({damping:g})."
     )
 
 

@@ -42,7 +42,7 @@ class Configuration:
     @property
     def defaults(self) -> Mapping[str, Any]:
         """What its method does unless told otherwise."""
-        return first(self.runs).defaults
+        return record_of(self.runs).defaults
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
@@ -126,21 +126,21 @@ def by_benchmark(members: Iterable[Runs]) -> dict[str, list[Runs]]:
     """Configurations by the name of their benchmark, in the order of the names."""
     found: dict[str, list[Runs]] = {}
     for runs in members:
-        found.setdefault(str(first(runs).spec["benchmark"]), []).append(runs)
+        found.setdefault(str(record_of(runs).spec["benchmark"]), []).append(runs)
     return dict(sorted(found.items()))
 
 
 def by_memory(members: Sequence[Runs]) -> dict[int | None, list[Runs]]:
     """Configurations by the size of their memory. What keeps no memory stands in every part."""
-    without = [runs for runs in members if not keeps_memory(first(runs).spec)]
-    keeping = [runs for runs in members if keeps_memory(first(runs).spec)]
+    without = [runs for runs in members if not keeps_memory(record_of(runs).spec)]
+    keeping = [runs for runs in members if keeps_memory(record_of(runs).spec)]
     if not keeping:
         return {None: without}
     found: dict[int | None, list[Runs]] = {}
-    for size in sorted({first(runs).spec["memory"] for runs in keeping}):
+    for size in sorted({record_of(runs).spec["memory"] for runs in keeping}):
         found[size] = [*without]
     for runs in keeping:
-        found[first(runs).spec["memory"]].append(runs)
+        found[record_of(runs).spec["memory"]].append(runs)
     return found
 
 
@@ -149,25 +149,26 @@ def group(records: Iterable[Record]) -> list[Group]:
     data."""
     groups = []
     for benchmark, members in by_benchmark(configurations(records)).items():
-        names = stream_names([first(runs).spec for runs in members])
+        names = stream_names([record_of(runs).spec for runs in members])
         streams: dict[Values, list[Runs]] = {}
         for runs in members:
-            streams.setdefault(values_in(first(runs).spec, DATA), []).append(runs)
+            streams.setdefault(values_in(record_of(runs).spec, DATA), []).append(runs)
         for stream, here in sorted(streams.items()):
             for memory, rows in by_memory(here).items():
                 groups.append(Group(benchmark, memory, label_all(rows), names[stream]))
     return groups
 
 
-def first(runs: Runs) -> Record:
+def record_of(runs: Runs) -> Record:
     return next(iter(runs.values()))
 
 
 def label_all(members: Sequence[Runs]) -> tuple[Configuration, ...]:
     """Name each configuration of a group by its method and by what sets it apart."""
-    labels = labels_of([first(runs) for runs in members])
+    labels = labels_of([record_of(runs) for runs in members])
     rows = [
-        Configuration(label, first(runs).spec, dict(runs)) for label, runs in zip(labels, members)
+        Configuration(label, record_of(runs).spec, dict(runs))
+        for label, runs in zip(labels, members)
     ]
     return tuple(sorted(rows, key=lambda row: order(row.label)))
 

@@ -15,8 +15,8 @@ from metasp.reports.configurations import (
     by_memory,
     common_ground,
     configurations,
-    first,
     identity,
+    record_of,
 )
 from metasp.reports.names import (
     DATA,
@@ -93,10 +93,10 @@ def swept(records: Iterable[Record], name: str) -> list[Swept]:
     tables = []
     for benchmark, here in by_benchmark(members).items():
         apart = [key for key in DATA if key not in fields]
-        names = stream_names([first(runs).spec for runs in here], apart)
+        names = stream_names([record_of(runs).spec for runs in here], apart)
         streams: dict[Any, list[Runs]] = {}
         for runs in here:
-            streams.setdefault(values_in(first(runs).spec, apart), []).append(runs)
+            streams.setdefault(values_in(record_of(runs).spec, apart), []).append(runs)
         for stream, own in sorted(streams.items()):
             parts = {None: own} if field == "memory" else by_memory(own)
             for memory, rows in parts.items():
@@ -107,7 +107,7 @@ def swept(records: Iterable[Record], name: str) -> list[Swept]:
 def field_named(name: str, members: Sequence[Runs]) -> str:
     """The field that a name means, as it is written on the command line or in a spec."""
     field = name.replace("-", "_")
-    known = {key for runs in members for key in flat(first(runs).spec)}
+    known = {key for runs in members for key in flat(record_of(runs).spec)}
     known = (known | set(spec_defaults()) | {STREAM}) - {"seed", "settings", "method"}
     if field not in known:
         raise unknown("field", name, sorted(known))
@@ -127,16 +127,18 @@ def one_table(
     places = {key: place for place, key in enumerate(columns)}
     found: dict[Any, dict[int, Runs]] = {}
     for runs in members:
-        record = first(runs)
+        record = record_of(runs)
         key = column_of(record, field)
         where = places.values() if key is None else [places[key]]
         line = found.setdefault(identity(record.spec, record.defaults, fields), {})
         for place in where:
             line[place] = runs
-    labels = labels_of([first(next(iter(at.values()))) for at in found.values()], fields)
+    labels = labels_of([record_of(next(iter(at.values()))) for at in found.values()], fields)
     lines = []
     for label, at in zip(labels, found.values()):
-        rows = {place: Configuration(label, first(runs).spec, runs) for place, runs in at.items()}
+        rows = {
+            place: Configuration(label, record_of(runs).spec, runs) for place, runs in at.items()
+        }
         lines.append(Line(label, rows))
     lines.sort(key=lambda line: order(line.label))
     values = tuple(value for value, _ in columns.values())
@@ -162,9 +164,9 @@ def all_values(record: Record) -> dict[str, Any]:
 def columns_of(field: str, members: Sequence[Runs]) -> dict[Any, tuple[Any, str]]:
     """The columns in their order: the value of each and its words, by what tells it."""
     found: dict[Any, tuple[Any, str]] = {}
-    names = stream_names([first(runs).spec for runs in members]) if field == STREAM else {}
+    names = stream_names([record_of(runs).spec for runs in members]) if field == STREAM else {}
     for runs in members:
-        record = first(runs)
+        record = record_of(runs)
         key = column_of(record, field)
         if key is None or key in found:
             continue

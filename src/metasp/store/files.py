@@ -9,19 +9,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from metasp.errors import UserError
+from metasp.errors import UserError, or_user_error
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a failed write (full disk, no permission) into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {path}: {error.strerror or error}; make room or choose another "
-            "folder with --runs. What was stored before is intact."
-        ) from error
+def writing(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Turn a failed write into one sentence."""
+    remedy = "make room or choose another folder with --runs. What was stored before is intact."
+    return or_user_error(f"cannot write to {path}", remedy)
 
 
 def own_only(run: Path) -> None:

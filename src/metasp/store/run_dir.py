@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from metasp.errors import UserError
+from metasp.errors import UserError, or_user_error
 from metasp.events import STORED, Event, TaskFinished, as_record
 from metasp.metrics import SCENARIOS, scores
 from metasp.spec import RunSpec
@@ -365,10 +365,8 @@ class RunDir:
 def open_run(path: Path) -> RunDir:
     """A run that is stored in a folder, to be read: without what it was told to forget, also
     where that was cut short."""
-    try:
+    with or_user_error(f"cannot read {path}"):
         there = (path / "spec.toml").is_file()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
     if not there:
         raise UserError(f"{path} is not a run: it has no spec.toml; see `metasp list runs`.")
     run = path.resolve()

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metasp.errors import UserError
+from metasp.errors import or_user_error
 from metasp.store.files import write_atomic
 
 # Okabe and Ito's palette without its yellow, which paper swallows.
@@ -92,15 +92,11 @@ def save(drawing: Drawing, folder: Path) -> list[Path]:
             drawing.figure.savefig(out, format=form, dpi=200, metadata=about)
             contents[form] = out.getvalue()
     paths = []
-    try:
+    with or_user_error(f"cannot write to {folder}", "choose another --out."):
         folder.mkdir(parents=True, exist_ok=True)
         for form in ("png", "svg", "csv"):
             paths.append(folder / f"{drawing.name}.{form}")
             write_atomic(paths[-1], contents[form])
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {folder}: {error.strerror or error}; choose another --out."
-        ) from error
     return paths
 
 
