@@ -2,23 +2,18 @@
 
 import io
 import re
-from collections import Counter
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from metasp.corrections import Corrections, read_corrections
 from metasp.experiment import prepare
-from metasp.reports.explorer import Examples, Missing, build_page
-from metasp.reports.suspects import read_scores
+from metasp.reports.explorer import Examples, Missing
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from tests.helpers import finish, metasp
-from tests.reports.browser import Opened, started
-from tests.reports.page_factories import NAMES, made_influence, made_pictures, make_run
+from tests.reports.page_factories import NAMES, made_pictures, make_run
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +27,6 @@ BOUNDS = """(name) => {
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with started() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def real(browser, tmp_path_factory):
     """A small run on real pictures, its page made by the command line."""
     folder = tmp_path_factory.mktemp("runs")
@@ -47,25 +36,6 @@ def real(browser, tmp_path_factory):
     done = metasp("explore", run.path)
     assert done.returncode == 0, done.stderr
     return experiment, run
-
-
-@pytest.fixture
-def opened(browser, tmp_path):
-    """Open a page given as a path or as what `build_page` takes."""
-    found = []
-
-    def make(what, *args, **options) -> Opened:
-        if isinstance(what, RunDir):
-            path = what.path / "explorer.html"
-        else:
-            path = tmp_path / "page.html"
-            path.write_bytes(build_page(what, *args).content)
-        found.append(Opened(browser, path, **options))
-        return found[-1]
-
-    yield make
-    for each in found:
-        each.context.close()
 
 
 def table(run: RunDir) -> dict:
@@ -146,17 +116,6 @@ def test_an_unfinished_run_is_told_as_far_as_it_came(opened, tmp_path):
     words = view.page.inner_text("#summary")
     assert "learned 2 classes in 1 task," in words
     assert "So far it is right on 90.0 % of the test examples of these tasks" in words
-
-
-def test_a_class_that_the_other_run_has_not_is_let_go(opened, tmp_path):
-    one, two = make_run(tmp_path), make_run(tmp_path, seed=2, influence=False)
-    view = opened([one, two], Missing("gone."))
-    view.tab("gallery")
-    view.page.select_option("#choose-label", "3")
-    view.page.click("#run-switch >> text=B:")
-    view.page.click("#run-switch >> text=A:")
-    assert view.page.input_value("#choose-label") == "all"
-    assert view.said == []
 
 
 @pytest.mark.parametrize("words", ["Remembering", "Learning", "Both together"])
@@ -291,26 +250,6 @@ def test_names_from_the_data_are_only_text(opened, tmp_path):
     assert view.said == []
 
 
-def test_suspects_are_ticked_and_saved(opened, tmp_path):
-    run = make_run(tmp_path, scores=True)
-    scores = read_scores(run).scores
-    view = opened([run], made_pictures(60))
-    view.tab("suspects")
-    wanted = scores.ids[scores.suspects("margin")].tolist()
-    assert view.page.inner_text(".badge") == str(len(wanted))
-    assert view.ids("#panel-suspects") == wanted
-    assert view.page.is_disabled("#download")
-    for identity in wanted[:3]:
-        view.page.click(f".card[data-id='{identity}'] input")
-    with view.page.expect_download() as waiting:
-        view.page.click("#download")
-    found = read_corrections({"verified": waiting.value.path()}, NAMES, 999)
-    assert found == Corrections(exclude=tuple(wanted[:3]))
-    view.page.click("#panel-suspects >> text=Loss")
-    assert view.ids("#panel-suspects") == scores.ids[scores.suspects("loss")].tolist()[:48]
-    assert view.said == []
-
-
 def test_a_run_without_influences_still_shows_its_memory_and_scores(opened, tmp_path):
     run = make_run(tmp_path, influence=False, method="er")
     view = opened([run], made_pictures(60))
@@ -341,76 +280,6 @@ def test_without_pictures_and_with_rows(opened, tmp_path):
     shown = view.all("#top .tile:first-child dd", "e => +e.textContent")
     assert shown == values[first, :4].tolist()
     view.shot("rows-gallery")
-    assert view.said == []
-
-
-def test_two_runs_side_by_side(opened, tmp_path):
-    runs = [make_run(tmp_path, seed=seed) for seed in (1, 2)]
-    view = opened(runs, made_pictures(60))
-    view.tab("compare")
-    columns = [made_influence(60, seed) for seed in (1, 2)]
-    side = [
-        [2 * (s >= 0) + (p >= 0) for s, p in zip(c["stability"], c["plasticity"])] for c in columns
-    ]
-    changes = Counter(zip(*side))
-    cells = [int(text) for text in view.all(".changes button", "e => e.textContent")]
-    assert cells == [changes[a, b] for a in range(4) for b in range(4)]
-    moved = sum(n for (a, b), n in changes.items() if a != b)
-    assert view.page.inner_text("#moved").startswith(f"{moved} of 60 measurements")
-    view.page.click(".changes button[data-from=both][data-to=neither]")
-    wanted = [i for i, a, b in zip(columns[0]["id"], *side) if (a, b) == (0, 3)]
-    assert view.ids("#changed") == wanted
-    view.shot("compare")
-    before = view.all(".side-count", "e => +e.textContent")
-    view.page.click("#run-switch >> text=B:")
-    assert view.all(".side-count", "e => +e.textContent") == [side[1].count(n) for n in range(4)]
-    assert before == [side[0].count(n) for n in range(4)]
-    assert view.said == []
-
-
-def test_compare_says_what_was_corrected_and_whose_label_looks_otherwise(opened, tmp_path):
-    said = {"exclude": (3,), "relabel": ((5, 0),), "verified": ((4, 1),)}
-    runs = [make_run(tmp_path, scores=True), make_run(tmp_path, seed=2, scores=True, **said)]
-    with runs[1].open(runs[1].spec()):
-        runs[1].keep_trusted({"task": [0, 0], "id": [4, 6], "label": [1, 0]})
-    view = opened(runs, made_pictures(60))
-    view.tab("compare")
-    each = "e => [+e.dataset.id, e.querySelector('.tile-note').textContent]"
-    notes = view.all("#corrected .tile", each)
-    assert notes == [
-        [3, "as it came → left out"],
-        [4, "as it came → verified =1+1"],
-        [5, f"as it came → relabelled {NAMES[0]}"],
-        [6, f"as it came → verified {NAMES[0]}"],
-    ]
-    scores = [read_scores(run).scores for run in runs]
-    suspects = [set(each.ids[each.suspects("margin")].tolist()) for each in scores]
-    more = view.page.locator("#panel-compare .more:visible")
-    while more.count():
-        more.first.click()
-    assert set(view.all("#cleared .tile", "e => +e.dataset.id")) == suspects[0] - suspects[1]
-    assert set(view.all("#doubted .tile", "e => +e.dataset.id")) == suspects[1] - suspects[0]
-    assert suspects[0] - suspects[1]
-    assert suspects[1] - suspects[0]
-    assert view.said == []
-
-
-def test_the_page_says_when_its_own_measure_is_dirty(opened, tmp_path):
-    """A quarter of the made labels look wrong; the memory has verified ones, or not."""
-    view = opened([make_run(tmp_path, scores=True)], made_pictures(60))
-    assert "labels look wrong" in view.page.inner_text("#banner")
-    assert "nobody has verified" in view.page.inner_text("#panel-map")
-    view.page.click("#banner button")
-    assert view.page.is_visible("#deck")
-    run = make_run(tmp_path, seed=2, scores=True)
-    path = run.path / "memory/task-001.parquet"
-    held = pq.read_table(path)
-    tasks = [0 if label < 2 else 1 for label in held["label"].to_pylist()]
-    held = held.set_column(held.column_names.index("task"), "task", pa.array(tasks))
-    pq.write_table(held.append_column("pinned", pa.array([True] * len(held))), path)
-    view = opened([run], made_pictures(60))
-    assert not view.page.is_visible("#banner")
-    assert "Measured against the run’s" in view.page.inner_text("#panel-map")
     assert view.said == []
 
 

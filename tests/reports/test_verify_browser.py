@@ -17,16 +17,10 @@ from metasp.reports.explorer.desk import Desk, Drawer, as_csv
 from metasp.reports.explorer.html import Place, embedded
 from metasp.reports.explorer.serve import server_of
 from metasp.reports.suspects import read_scores
-from tests.reports.browser import Opened, started
+from tests.reports.browser import Opened
 from tests.reports.page_factories import NAMES, made_pictures, make_run
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with started() as found:
-        yield found
 
 
 @pytest.fixture
