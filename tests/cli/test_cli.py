@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metasp.cli import COMMANDS
@@ -28,6 +29,23 @@ def test_run_prints_rows_scores_and_place_when_piped(tmp_path):
     assert "already finished" in again.stdout
     listed = json.loads(metasp("list", "runs", "--runs", tmp_path, "--json").stdout)
     assert [row["state"] for row in listed["runs"]] == ["finished"]
+
+
+def test_a_finished_run_is_shown_without_its_data(tmp_path):
+    """`metasp resume` has nothing to train, so it asks for nothing to train on."""
+    inputs, labels = np.arange(80.0).reshape(40, 2), np.arange(40) % 4
+    np.savez(tmp_path / "mine.npz", inputs=inputs, labels=labels)
+    words = ("--benchmark", f"arrays:{tmp_path / 'mine.npz'}", "--backbone", "mlp", "--tasks", "2")
+    done = metasp("run", *QUICK, *words, "--runs", tmp_path / "runs", "--json")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "mine.npz").unlink()
+    run = json.loads(done.stdout)["run"]
+    assert json.loads(metasp("resume", run, "--json").stdout) == json.loads(done.stdout)
+    assert metasp("resume", run).stdout.startswith(f"already finished: {run}")
+    (Path(run) / "result.json").unlink()
+    unfinished = metasp("resume", run)
+    assert unfinished.returncode == 2
+    assert "mine.npz is not a file" in unfinished.stderr
 
 
 def test_json_is_one_object(tmp_path):

@@ -59,6 +59,7 @@ def test_whichever_rank_is_killed_the_run_goes_on_from_its_last_checkpoint(tmp_p
     out = finished(2, tmp_path / "whole", "--json")
     (whole,) = runs_in(tmp_path / "whole")
     assert json.loads(out)["run"] == str(whole.path)  # said once, by the first rank
+    assert json.loads(finished(2, tmp_path / "whole", "--json")) == json.loads(out)  # found done
     assert whole.result()["environment"]["ranks"] == 2
     for rank in (0, 1):
         folder = tmp_path / f"killed-{rank}"
