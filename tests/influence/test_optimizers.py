@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from metasp.errors import UserError
 from metasp.influence import example_influence, record, sp_influence, virtual_parameters
-from metasp.influence.optimizers import ELEMENTWISE
+from metasp.influence.optimizers import ELEMENTWISE, clipped
 from metasp.influence.pseudo import make_plan
 from tests.influence.test_core import LOSS, close, problem
 from tests.oracles import influence_through_weights, torch_step
@@ -230,3 +230,13 @@ def test_what_is_not_elementwise_is_refused():
 def test_every_optimizer_that_is_accepted_is_tested():
     p = [nn.Parameter(torch.zeros(1))]
     assert {type(make(p)) for make in OPTIMIZERS.values()} == set(ELEMENTWISE)
+
+
+def test_a_gradient_of_just_the_length_is_not_clipped():
+    """Nor is what goes back through it: the shortening begins above."""
+    grads, ahead = {"a": torch.tensor([1.0]).double()}, {"a": torch.tensor([[3.0]]).double()}
+    norm = grads["a"].norm()
+    for limit, factor in ((norm + 1e-6, 1.0), (2.0, 1.0), (0.5, 0.0)):
+        found, back = clipped(grads, limit)
+        assert float(found["a"]) == pytest.approx(min(1.0, float(limit)), abs=1e-5)
+        assert float(back(ahead)["a"]) == pytest.approx(3 * factor, abs=1e-5)

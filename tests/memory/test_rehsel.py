@@ -107,6 +107,21 @@ def test_a_first_task_without_influence_still_fills_the_memory(name):
     assert len(memory) == len(set(memory.ids.tolist())) == 10
 
 
+@pytest.mark.parametrize("name", [n for n in SELECTIONS if n.startswith("rehsel")])
+def test_what_is_drawn_is_drawn_from_the_stream_alone(name):
+    points, _ = blobs()
+    unknown = torch.full((len(points),), torch.nan)
+    offer = Offer(
+        torch.zeros(120).long(), torch.arange(120), 0, 5, lambda rows: points[rows], unknown
+    )
+    chosen = []
+    for seed in (1, 1, 2):
+        torch.rand(3)  # the global stream moves on
+        placement = SELECTIONS[name].decide(Memory(10), offer, Streams(seed)["selection"])
+        chosen.append(placement.chosen.tolist())
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
 def test_the_worst_are_dropped_evenly_over_tasks_and_classes():
     points, _ = blobs(centres=4, each=10)
     stream = Streams(4)["i"]

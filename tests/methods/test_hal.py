@@ -69,6 +69,26 @@ def test_predictions_on_anchors_are_tied():
     assert moved(2.0, "now") > free
 
 
+def test_without_a_mean_feature_anchors_are_pulled_to_none():
+    """‖f − f‖² has no slope, so that its weight has no say; with a mean it has."""
+    trainer = with_anchors(settings={"anchor_steps": 2}, lr=0.01)
+    method = trainer.method
+    starts, forgetful, mean = (
+        method.starts(trainer.tasks[1]),
+        method.forgetful(),
+        method.mean_feature,
+    )
+
+    def slope(weight, at):
+        method.settings = replace(method.settings, feature_weight=weight)
+        method.mean_feature = at
+        return method.slope(starts, forgetful)
+
+    assert torch.equal(slope(0.0, None), slope(5.0, None))
+    assert torch.equal(slope(0.0, None), slope(0.0, mean))
+    assert not torch.allclose(slope(5.0, None), slope(5.0, mean))
+
+
 def test_the_pull_of_anchors_is_never_longer_than_the_gradient():
     trainer = with_anchors(settings={"anchor_steps": 2, "anchor_weight": 1e6}, lr=0.01)
     twin = copy.deepcopy(trainer)

@@ -1,0 +1,98 @@
+"""Batch normalisation over ranks, where there is one: what torch's own gives, in every order."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.autograd.forward_ad as fw
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from metasp.influence.parallel import Ranks
+from metasp.influence.shares import Share
+from metasp.influence.split_norm import batch_norm
+from metasp.influence.splitting import split_over_ranks
+
+
+@pytest.fixture
+def ranks():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield Ranks()
+    dist.destroy_process_group()
+
+
+def ours(ranks, x, weight, bias, running):
+    return batch_norm(Share(ranks, len(x)), x, *running, weight, bias, 0.3, 1e-3)
+
+
+def torchs(x, weight, bias, running):
+    return F.batch_norm(x, *running, weight, bias, True, 0.3, 1e-3)
+
+
+def everything(norm, x, ahead, affine):
+    """Values, running statistics, gradients, gradients of gradients, and a tangent."""
+    running = torch.full((3,), 0.5).double(), torch.full((3,), 2.0).double()
+    leaves = [leaf for leaf in (x, *affine) if leaf is not None]
+    out = norm(x, *affine, running)
+    once = torch.autograd.grad((out * ahead).sum(), leaves)
+    slope = torch.autograd.grad(norm(x, *affine, running).sin().sum(), leaves, create_graph=True)
+    twice = torch.autograd.grad(sum((part**2).sum() for part in slope), leaves)
+    with fw.dual_level():
+        dual = norm(fw.make_dual(x, ahead), *affine, running)
+        tangent = fw.unpack_dual(dual).tangent
+    return [out, *running, *once, *twice, tangent]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("shape", [(6, 3), (5, 3, 2, 2)])
+def test_derivatives_of_every_kind_are_those_of_torch(ranks, shape, scaled):
+    torch.manual_seed(1)
+    x, ahead = torch.randn(2, *shape, dtype=torch.double)
+    affine = [torch.rand(3, dtype=torch.double).requires_grad_() if scaled else None
+              for _ in range(2)]  # fmt: skip
+    given = (x.requires_grad_(), ahead, affine)
+    for mine, theirs in zip(everything(partial(ours, ranks), *given), everything(torchs, *given)):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_of_half_precision_it_is_that_of_single(ranks):
+    x = torch.randn(8, 3).bfloat16()
+    running = torch.zeros(3), torch.ones(3)
+    found = ours(ranks, x, None, None, running)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, torchs(x.float(), None, None, running).bfloat16())
+
+
+class Several(nn.Module):
+    """Gives its outputs in the way that it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+    def forward(self, x, how=None):
+        out = self.body(x)
+        if how == "logits":
+            return SimpleNamespace(logits=out)
+        return {"out": out, "loss": out.sum(), "how": how} if how == "dictionary" else out
+
+
+@pytest.mark.parametrize("how", [None, "logits", "dictionary"])
+def test_a_model_that_is_split_gives_what_it_gave(ranks, how):
+    whole, split, x = Several(), Several(), torch.randn(6, 4)
+    split_over_ranks(split, ranks)
+    answers = [model(x, how=how) for model in (whole, split)]
+    if how == "logits":
+        answers = [answer.logits for answer in answers]
+    if how == "dictionary":
+        assert [answer["how"] for answer in answers] == [how, how]
+        torch.testing.assert_close(answers[0]["loss"], answers[1]["loss"])
+        answers = [answer["out"] for answer in answers]
+    torch.testing.assert_close(*answers)
+    for answer in answers:
+        answer.square().sum().backward()
+    for mine, theirs in zip(split.parameters(), whole.parameters()):
+        torch.testing.assert_close(mine.grad, theirs.grad)
