@@ -70,3 +70,17 @@ def test_a_method_of_ones_own_needs_no_file():
     assert Recipe(Mine).settings == {"times": 2}
     assert Recipe(Mine, {"times": 3}).settings == {"times": 3}
     assert Recipe(Mine).selection is None
+
+
+@pytest.mark.parametrize("place", ["sys:Method", "_json:Method", "nowhere_at_all:Method"])
+def test_what_is_not_written_in_python_cannot_be_read(place):
+    """Built in, compiled, or not there: the class is loaded instead, which tells what is wrong."""
+    with pytest.raises(NotPlain):
+        of_source(place)
+
+
+def test_a_folder_that_holds_packages_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / "only_a_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(NotPlain):
+        of_source("only_a_folder:Method")

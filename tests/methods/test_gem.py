@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from metasp.methods import gem
 from metasp.methods.gradients import quiet_gradient
 from tests.methods.factories import changed, digits, everything, fill, train, weights
 
@@ -38,6 +39,21 @@ def test_gem_steps_against_the_memory_of_no_past_task(turn):
     direction = (before - weights(trainer)) / trainer.learner.optimizer.param_groups[0]["lr"]
     assert (past @ direction).min() > -1e-4
     assert report.numbers["projected"] == 1.0  # a new task conflicts with the old ones
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_gem_looks_at_a_task_of_the_memory_in_portions(statistics, monkeypatch):
+    """BatchNorm normalises each portion by itself, which tells portions from the whole."""
+    trainer = in_third_task("gem", memory_statistics=statistics)
+    memory = trainer.learner.memory
+    slots = torch.nonzero(memory.tasks == 0).flatten()
+    assert len(slots) > 4
+    parts = slots.split(4)
+    by_hand = [len(part) / len(slots) * gradient_by_hand(trainer, part) for part in parts]
+    monkeypatch.setattr(gem, "PORTION", 4)
+    found = trainer.method.memory_gradient(0)
+    torch.testing.assert_close(found, sum(by_hand), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(found, gradient_by_hand(trainer, slots), atol=1e-3)
 
 
 def test_gem_takes_the_current_task_for_no_constraint():
