@@ -57,3 +57,24 @@ def test_layers_are_enough_for_linear_ones(monkeypatch):
     model = NETS["linear"]().double()
     pair = (torch.randn(N, 6).double(), torch.randint(3, (N,)))
     assert influence_matrix(model, CROSS_ENTROPY, pair, pair).diagonal().max() < 0
+
+
+class OtherWay(nn.Module):
+    """Its layers come in another order where the first number is negative."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        first, second = (self.one, self.two) if x[0, 0] > 0 else (self.two, self.one)
+        return self.head(second(first(x).tanh()))
+
+
+def test_where_layers_come_in_another_order_gradients_are_taken():
+    torch.manual_seed(0)
+    model = OtherWay().double()
+    batch, goal = ((torch.randn(n, 6).double(), torch.randint(3, (n,))) for n in (N, M))
+    batch[0][:, 0], goal[0][:, 0] = 1.0, -1.0
+    wanted = -one_by_one(model, goal) @ one_by_one(model, batch).T
+    torch.testing.assert_close(influence_matrix(model, CROSS_ENTROPY, batch, goal), wanted)

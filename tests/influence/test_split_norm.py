@@ -13,7 +13,7 @@ from torch import nn
 from metasp.influence.parallel import Ranks
 from metasp.influence.shares import Share
 from metasp.influence.split_norm import batch_norm
-from metasp.influence.splitting import split_over_ranks
+from metasp.influence.splitting import HERE, split_over_ranks
 
 
 @pytest.fixture
@@ -96,3 +96,17 @@ def test_a_model_that_is_split_gives_what_it_gave(ranks, how):
         answer.square().sum().backward()
     for mine, theirs in zip(split.parameters(), whole.parameters()):
         torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+class WithFeatures(Several):
+    def features(self, x):
+        self.under_way = HERE.get()
+        return self.body[:2](x)
+
+
+def test_a_pass_that_ends_at_the_features_is_shared_too(ranks):
+    whole, split, x = WithFeatures(), WithFeatures(), torch.randn(6, 4)
+    split_over_ranks(split, ranks)
+    torch.testing.assert_close(split.features(x), whole.features(x))
+    assert whole.under_way is None
+    assert split.under_way == Share(ranks, 6)
