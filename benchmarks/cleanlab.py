@@ -2,10 +2,12 @@
 
 cleanlab ranks by probabilities of examples that the network was not trained on: five trainings,
 each without a fifth; `adjusted` with its own correction for classes that the network is less sure
-of. Ours are what one training notes of its own examples: with `er` the margin and the loss, with
-`metasp-robust` also its score, each without and with ten verified examples per class. All rank the
-same examples, those that nobody verified. `area` is the chance that a wrong label is ranked before
-a right one, `precision` the part that is wrong of the N first, N being the number of wrong labels.
+of. Ours are what one training notes of its own examples: with `er` the odds, the margin and the
+loss, with `metasp-robust` also its score, each without and with ten verified examples per class.
+What a user is shown goes by the first of them. All rank the same examples, those that nobody
+verified. `area` is the chance that a wrong label is ranked before a right one, `precision` the part
+that is wrong of the N first, N being the number of wrong labels. `expected` is the share of labels
+that is said to be wrong; of cleanlab, what its `num_label_issues` counts.
 
 cleanlab is an extra (`libraries`) that is imported here, when the comparison is asked for."""
 
@@ -26,11 +28,12 @@ from metasp.engine.evaluate import all_scores
 from metasp.engine.from_spec import complete
 from metasp.events import TaskFinished
 from metasp.spec import RunSpec
-from metasp.suspects import NO_CLASS, Scores, quality, score_examples
+from metasp.suspects import FARED, NO_CLASS, Scores, quality, score_examples
 from metasp.types import Streams
 
 Array = np.ndarray[Any, Any]
 
+CLEANLAB = "cleanlab"
 FOLDS = 5
 VERIFIED = 10  # per class
 SEEDS = (301, 302, 303)
@@ -46,6 +49,7 @@ CASES: tuple[tuple[str, str, Mapping[str, object]], ...] = (
     *(("split-cifar10", name, changes) for name, changes in NOISE.items()),
     ("split-cifar10", "human", HUMAN),
 )
+MEASURED = ("area", "precision", "expected", "wrong")
 TRAINING = {"tasks": 1, "epochs": 10, "width": 16, "threads": 1, "device": "cpu"}
 
 
@@ -56,8 +60,11 @@ class Found:
     benchmark: str
     noise: str
     ranked_by: str
+    shown: bool  # whether a user who asks for suspects is shown this ranking
     area: tuple[float, ...]
     precision: tuple[float, ...]
+    expected: tuple[float, ...]
+    wrong: tuple[float, ...]  # the true share
 
 
 def measure(
@@ -79,8 +86,8 @@ def measure(
             here((turn + 1) / len(seeds))
         for way in runs[0]:
             numbers = [run[way] for run in runs]
-            areas, hits = (tuple(float(each[k]) for each in numbers) for k in ("area", "precision"))
-            found.append(Found(benchmark, noise, way, areas, hits))
+            columns = [tuple(float(each[name]) for each in numbers) for name in MEASURED]
+            found.append(Found(benchmark, noise, way, numbers[0]["shown"], *columns))
     return found
 
 
@@ -102,11 +109,17 @@ def detected(spec: RunSpec, data: Path | None) -> dict[str, Mapping[str, Any]]:
     for name, (own, benchmark) in trained.items():
         for way, scores in noted(own, benchmark):
             ways[f"{name}: {way}"] = scores
-    ways |= {f"cleanlab: {name}": scores for name, scores in cleanlab_scores(spec, stream).items()}
+    theirs, issues = cleanlab_scores(spec, stream)
+    ways |= {f"{CLEANLAB}: {name}": scores for name, scores in theirs.items()}
     shared = set.intersection(*({*scores.ids.tolist()} for scores in ways.values()))
     found: dict[str, Mapping[str, Any]] = {}
     for name, scores in ways.items():
-        found[name] = quality(only(scores, shared), name.rpartition(": ")[2], wrong & shared)
+        way, same = name.rpartition(": ")[2], only(scores, shared)
+        numbers = quality(same, way, wrong & shared)
+        ours = not name.startswith(CLEANLAB)
+        expected = same.expected(way) / len(shared) if ours else issues
+        more = {"expected": expected, "wrong": len(wrong & shared) / len(shared)}
+        found[name] = {**numbers, **more, "shown": ours and way == same.best}
     return found
 
 
@@ -120,13 +133,15 @@ def noted(spec: RunSpec, stream: Benchmark) -> Iterable[tuple[str, Scores]]:
     trainer = build_trainer(complete(spec, stream), stream)
     columns = next(event for event in trainer.run() if isinstance(event, TaskFinished)).scores
     scores = score_examples({0: columns})
-    for way in ("score", "margin", "loss"):
+    for way in FARED:
         if np.isfinite(scores.ways[way]).any():
             yield way, scores
 
 
-def cleanlab_scores(spec: RunSpec, stream: Benchmark) -> dict[str, Scores]:
-    """The label quality that cleanlab gives to probabilities of examples left out of training."""
+def cleanlab_scores(spec: RunSpec, stream: Benchmark) -> tuple[dict[str, Scores], float]:
+    """The label quality that cleanlab gives to probabilities of examples left out of training, and
+    the share of labels that it counts as wrong."""
+    from cleanlab.count import num_label_issues
     from cleanlab.rank import get_label_quality_scores
 
     train = stream.tasks[0].train
@@ -140,7 +155,7 @@ def cleanlab_scores(spec: RunSpec, stream: Benchmark) -> dict[str, Scores]:
             )
             name = f"{method}, adjusted" if adjusted else method
             made[name] = as_scores(ids, labels, np.asarray(given), name)
-    return made
+    return made, num_label_issues(labels, chances) / len(labels)
 
 
 def out_of_sample(spec: RunSpec, stream: Benchmark) -> Array:
@@ -176,18 +191,48 @@ def only(scores: Scores, ids: set[int]) -> Scores:
         scores.predicted[rows],
         {way: values[rows] for way, values in scores.ways.items()},
         None if scores.margins is None else scores.margins[rows],
+        None if scores.wrong is None else scores.wrong[rows],
     )
 
 
 def render(rows: Sequence[Found]) -> list[str]:
-    lines = [f"{'stream':<22}{'noise':<15}{'ranked by':<45}{'area':>8}{'precision':>11}"]
+    lines = [
+        f"{'stream':<22}{'noise':<15}{'ranked by':<45}{'area':>8}{'precision':>11}{'expected':>10}"
+    ]
     for row in rows:
-        area, precision = statistics.mean(row.area), statistics.mean(row.precision)
+        area, precision, expected = map(statistics.mean, (row.area, row.precision, row.expected))
         lines.append(
             f"{row.benchmark:<22}{row.noise:<15}{row.ranked_by:<45}{area:>8.3f}{precision:>11.3f}"
+            f"{expected:>10.1%}"
         )
+    lines += ["", *render_shown(rows)]
     seeds = len(rows[0].area) if rows else 0
     lines.append(f"means of {seeds} seeds; cleanlab {version('cleanlab')}; {machine()}.")
+    return lines
+
+
+def render_shown(rows: Sequence[Found]) -> list[str]:
+    """What the product shows of each stream, area and precision, beside the highest of each that
+    any ranking of cleanlab has; `behind` where one of ours is lower. Below, the shares of labels
+    expected to be wrong."""
+    names = [CLEANLAB, *dict.fromkeys(row.ranked_by for row in rows if row.shown)]
+    lines = ["shown by the product, area and precision, and the share of labels expected wrong:"]
+    for benchmark, noise in dict.fromkeys((row.benchmark, row.noise) for row in rows):
+        here = [row for row in rows if (row.benchmark, row.noise) == (benchmark, noise)]
+        wrong = statistics.mean(here[0].wrong)
+        lines.append(f"{benchmark}, {noise}: {wrong:.1%} are wrong")
+        bar = (0.0, 0.0)
+        for name in names:
+            mine = [row for row in here if row.ranked_by.startswith(name)]
+            area, precision = (
+                max(statistics.mean(getattr(row, column)) for row in mine)
+                for column in MEASURED[:2]
+            )
+            behind = [w for w, ours, best in zip(MEASURED, (area, precision), bar) if ours < best]
+            bar = (area, precision) if name == CLEANLAB else bar
+            said = statistics.mean(mine[0].expected)
+            told = f"  {name:<43}{area:>8.3f}{precision:>8.3f}{said:>9.1%}"
+            lines.append(told + (f"   behind in {' and '.join(behind)}" if behind else ""))
     return lines
 
 

@@ -14,6 +14,8 @@ Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Sequence[Any]]
 
 WAYS = {
+    "odds": "the logarithm of the odds that its label is right, by what the network said of it in "
+    "its training, beside all others of the task",
     "score": "how likely its label is right, as the method judges: 1 certainly, −1 certainly not",
     "margin": "the logit of its label less the largest other, mean over its training, above or "
     "below the median of its label",
@@ -63,6 +65,7 @@ class Scores:
     predicted: Array  # the class that the model gave it last, or NO_CLASS
     ways: Mapping[str, Array]
     margins: Array | None = None  # the mean margins as they are, where they are known
+    wrong: Array | None = None  # the chance that a label is wrong, where there are odds
     targets: Array | None = None  # of a regression: the number that an example was given
     said: Array | None = None  # and the one that the model gives it
 
@@ -111,10 +114,10 @@ class Scores:
         return np.argsort(np.nan_to_num(self.ranking(way), nan=np.inf), kind="stable")
 
     def expected(self, way: str) -> int:
-        """An estimate of how many labels are wrong. A score is a probability, and these add up.
-        Otherwise: in each task and class those that the way speaks against, less as many as
-        there are right ones expected among them. Of these there
-        are as many as speak for the label by more than twice the typical size, as a right
+        """An estimate of how many labels are wrong. Chances that labels are wrong add up, where
+        there are any: those beside odds, and scores. Otherwise: in each task and class those that
+        the way speaks against, less as many as there are right ones expected among them. Of these
+        there are as many as speak for the label by more than twice the typical size, as a right
         example is as often below what is typical as above it."""
         return round(sum(share.expected for share in self.shares(way)))
 
@@ -127,7 +130,9 @@ class Scores:
         for label in np.unique(self.labels[known]):
             mine = known & (self.labels == label)
             expected = 0.0
-            if way == "score":
+            if way == "odds" and self.wrong is not None:
+                expected = float(self.wrong[mine].sum())
+            elif way == "score":
                 expected = float(((1 - support[mine]) / 2).sum())
             else:
                 for task in np.unique(self.tasks[mine]):
@@ -152,7 +157,7 @@ def score_examples(tables: Mapping[int, Columns], influence: Columns | None = No
         labels[place] = _whole(columns["label"], NO_CLASS)
         tasks[place[::-1]] = _whole(columns["task"])[::-1]  # the first is written last
         predicted[place] = _whole(_column(columns, "predicted"), NO_CLASS)
-    ways = {way: _mean_by_id(fared, way, ids) for way in ("score", "margin", "loss")}
+    ways = {way: _mean_by_id(fared, way, ids) for way in FARED}
     margins = ways["margin"]
     ways["margin"] = _beside_their_own(margins, tasks, labels)
     own = _influences(measured, ids)
@@ -167,7 +172,8 @@ def score_examples(tables: Mapping[int, Columns], influence: Columns | None = No
             "targets": _last_by_id(fared, "target", ids),
             "said": _last_by_id(fared, "said", ids),
         }
-    return Scores(ids, labels, tasks, predicted, ways, margins, **numbers)
+    wrong = _mean_by_id(fared, "wrong", ids)
+    return Scores(ids, labels, tasks, predicted, ways, margins, wrong, **numbers)
 
 
 def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float | int | None]:
@@ -213,7 +219,8 @@ def _fewer_than_right(values: Array) -> int:
     return max(0, int((values < 0).sum() - (values > 2 * typical).sum()))
 
 
-_FARED = ("task", "id", "label", "count", "loss", "margin", "score", "predicted", "target", "said")
+FARED = ("odds", "score", "margin", "loss")  # ways that the tables of the tasks have a column of
+_FARED = ("task", "id", "label", "count", *FARED, "wrong", "predicted", "target", "said")
 _INFLUENCE = ("task", "id", "label", "source", "stability", "plasticity", "count")
 
 

@@ -48,6 +48,44 @@ def test_updates_that_wait_count_as_if_each_had_been_entered_at_once():
         assert torch.equal(together.state()[name], values) or name == "running", name
 
 
+def test_what_the_model_said_is_kept_of_the_classes_and_examples_that_are_asked_for():
+    """The means are those of all updates, of verified examples too, also across a restart; after
+    one is forgotten nothing of it is left, and an open task keeps none."""
+    draw = torch.Generator().manual_seed(0)
+    tally = Tally(torch.tensor([3, 1, 2]), classes=(4, 1), verified=torch.tensor([9, 7]))
+    seen: dict[int, list[torch.Tensor]] = {}
+    for turn in range(MOST_WAITING + 10):
+        ids = torch.randint(12, (5,), generator=draw)
+        outputs = torch.randn(5, 6, generator=draw)
+        even, labels = torch.full((5,), 0.2), torch.ones(5, dtype=torch.long)
+        tally.note(Update(ids, torch.rand(5), even, even, labels, outputs))
+        for name, row in zip(ids.tolist(), outputs):
+            seen.setdefault(name, []).append(row[[1, 4]])
+        if turn == 30:
+            tally = Tally.from_state(tally.state())
+    for name in (1, 2, 3, 7, 9):
+        mean = torch.stack(seen[name]).mean(0)
+        assert torch.allclose(tally.said.means(torch.tensor([name]))[0], mean, atol=1e-5)
+    assert tally.said.means(torch.tensor([0, 11])).isnan().all()
+    less = tally.without(torch.tensor([9, 3]))
+    assert (less.ids.tolist(), less.said.ids.tolist()) == ([1, 2], [1, 2, 7])
+    kept = torch.tensor([1, 2, 7])
+    assert torch.equal(less.said.means(kept), tally.said.means(kept))
+    assert not len(tally.following(torch.tensor([1])).said.ids)
+
+
+def test_what_the_model_said_is_bounded_and_may_be_missing_in_an_old_state(monkeypatch):
+    monkeypatch.setattr("metasp.methods.tally.MOST_SAID", 9)
+    assert len(Tally(torch.arange(3), classes=(0, 1, 2)).said.ids) == 3
+    assert not len(Tally(torch.arange(4), classes=(0, 1, 2)).said.ids)
+    state = Tally(torch.arange(3), classes=(0, 1, 2)).state()
+    old = {name: values for name, values in state.items() if "said" not in name}
+    del old["classes"]
+    restored = Tally.from_state(old)
+    assert not len(restored.said.ids)
+    assert restored.ids.tolist() == [0, 1, 2]
+
+
 def test_an_empty_tally_takes_and_gives_nothing():
     tally = Tally(torch.zeros(0, dtype=torch.long))
     tally.add(torch.tensor([1]), torch.ones(1, 3), torch.tensor([0]))

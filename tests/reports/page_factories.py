@@ -58,6 +58,8 @@ def made_scores(ids: list[int], labels: list[int], seed: int) -> dict:
         "loss": random.exponential(1, len(ids)).tolist(),
         "margin": margin.tolist(),
         "weight": [1.0] * len(ids),
+        "odds": [None] * len(ids),
+        "wrong": [None] * len(ids),
         "score": [None] * len(ids),
         "predicted": guess.tolist(),
         "kept": [False] * len(ids),

@@ -81,13 +81,13 @@ def test_suspects_tell_each_class_and_the_memory(run, capsys):
     found = json.loads(told(capsys, "suspects", run, "--json"))
     *classes, whole = found["classes"]
     for row in classes:
-        scores, bad = [], []
+        chances, bad = [], []
         for table in tables:
             mine = [n for n, label in enumerate(table["label"]) if label == row["label"]]
-            scores += [table["score"][n] for n in mine]
+            chances += [table["wrong"][n] for n in mine]
             bad += [table["id"][n] in wrong for n in mine]
-        assert row["examples"] == len(scores)
-        assert row["wrong"] == pytest.approx(np.mean([(1 - s) / 2 for s in scores]))
+        assert row["examples"] == len(chances)
+        assert row["wrong"] == pytest.approx(np.mean(chances))
         assert row["low"] <= row["wrong"] <= row["high"]
         assert row["truly_wrong"] == pytest.approx(np.mean(bad))
     assert whole["class"] == "all"
@@ -95,7 +95,7 @@ def test_suspects_tell_each_class_and_the_memory(run, capsys):
     assert found["memory"]["examples"] == len(memory)
     assert found["memory"]["wrong"] == sum(each in wrong for each in memory)
     text = told(capsys, "suspects", run)
-    assert "how many labels look wrong, by score" in text
+    assert "how many labels look wrong, by odds" in text
     assert f"the memory holds {len(memory)} examples" in text
 
 
@@ -104,8 +104,8 @@ def test_the_report_tells_the_stream_of_each_row(run, capsys):
     text = told(capsys, "report", run, "--table", "stream", "--json")
     (row,) = json.loads(text)["tables"][0]["rows"]
     ids = [each for table in tables for each in table["id"]]
-    scores = [each for table in tables for each in table["score"]]
-    assert row["looks_wrong"] == pytest.approx(100 * np.mean([(1 - s) / 2 for s in scores]))
+    chances = [each for table in tables for each in table["wrong"]]
+    assert row["looks_wrong"] == pytest.approx(100 * np.mean(chances))
     assert row["truly_wrong"] == pytest.approx(100 * np.mean([each in wrong for each in ids]))
     assert row["memory_wrong"] == pytest.approx(100 * np.mean([m in wrong for m in memory]))
     assert "wrong in memory" in told(capsys, "report", run, "--table", "stream")

@@ -215,6 +215,11 @@ def test_the_best_way_that_is_known_ranks() -> None:
     judged = score_examples({0: fared([2.0, -1.0, 0.5, -3.0], score=[-0.9, 0.8, None, 0.1])})
     assert judged.best == "score"
     assert judged.ids[judged.order("score")].tolist() == [0, 3, 1, 2]
+    fitted = score_examples(
+        {0: fared([2.0, -1.0, 0.5], score=[-0.9, 0.8, 0.1], odds=[3.0, 9.0, -1.0])}
+    )
+    assert fitted.best == "odds"
+    assert fitted.ids[fitted.order("odds")].tolist() == [2, 0, 1]
     rarely = score_examples({0: fared([1.0] * 4, score=[-0.9, None, None, None])})
     assert rarely.best == "margin"
     unknown = score_examples({0: fared([None] * 3, loss=[0.1, 2.0, 0.3])})
@@ -256,6 +261,15 @@ def test_as_many_are_expected_wrong_as_stand_out() -> None:
     assert (found["listed_precision"], found["listed_recall"]) == (hits / len(listed), hits / 300)
     clean = score_examples({0: fared(right.tolist())})
     assert clean.expected("margin") <= 15
+
+
+def test_chances_beside_odds_add_up_to_how_many_are_wrong() -> None:
+    odds, wrong = [2.0, -1.0, -4.0, 5000.0], [0.25, 0.5, 0.9, 0.0]
+    scores = score_examples({0: fared([0.0] * 4, [0, 0, 1, 1], odds=odds, wrong=wrong)})
+    assert [share.expected for share in scores.shares("odds")] == pytest.approx([0.75, 0.9])
+    assert scores.expected("odds") == 2
+    assert scores.ids[scores.suspects("odds")].tolist() == [2, 1]
+    assert scores.support("odds").tolist() == odds
 
 
 def test_what_is_expected_is_so_for_each_class() -> None:

@@ -54,6 +54,19 @@ def test_it_is_told_as_a_table_and_as_an_object():
     rows = measure(None, 20, [1, 2], cases=cases)
     assert all(len(row.area) == 2 for row in rows)
     lines = render(rows)
-    assert len(lines) == len(rows) + 2
+    shown = [row for row in rows if row.shown]
+    assert [row.ranked_by for row in shown] == [
+        "er: odds",
+        "er, 10 verified: odds",
+        "metasp-robust: odds",
+        "metasp-robust, 10 verified: odds",
+    ]
+    told = lines[len(rows) + 2 :]
+    assert len(told) == 2 + 1 + len(shown) + 1
+    best = max(sum(row.area) / 2 for row in rows if row.ranked_by.startswith("cleanlab"))
+    assert f"{best:.3f}" in told[2]
+    for row, line in zip(shown, told[3:]):
+        assert f"{sum(row.area) / 2:.3f}" in line
+        assert ("behind in area" in line) == (sum(row.area) / 2 < best)
     assert "means of 2 seeds; cleanlab" in lines[-1]
     assert len(as_json(rows)["cleanlab"]) == len(rows)

@@ -13,7 +13,8 @@ from metasp.influence import Ledger
 from metasp.memory import Memory
 from metasp.methods.context import TrainingContext
 from metasp.methods.method import over_task
-from metasp.methods.tally import QUANTITIES, UNKNOWN, fate
+from metasp.methods.odds import Judged, judge_labels
+from metasp.methods.tally import QUANTITIES, UNKNOWN, fate, rows_of
 from metasp.types import Examples, Task
 
 
@@ -68,6 +69,7 @@ def score_columns(learner: TrainingContext, task: Task) -> Mapping[str, Sequence
     for quantity in QUANTITIES:
         columns[quantity] = known_or_none(tally.means(ids, quantity))
     right = learner.weigh.label_right(learner) if learner.weigh is not None else None
+    columns |= judged_columns(learner, task, met)
     columns["score"] = [None] * len(ids) if right is None else known_or_none(2 * right[rows] - 1)
     guesses = tally.predicted[rows].tolist()
     columns["predicted"] = [None if guess == UNKNOWN else guess for guess in guesses]
@@ -75,6 +77,25 @@ def score_columns(learner: TrainingContext, task: Task) -> Mapping[str, Sequence
     columns["kept"] = kept
     columns["fate"] = [fate(held, weight) for held, weight in zip(kept, columns["weight"])]
     return columns
+
+
+def judged_columns(
+    learner: TrainingContext, task: Task, met: Tensor
+) -> dict[str, list[float | None]]:
+    """How likely the labels of the training examples that were met are right: the logarithms of
+    the odds, and the chances that they are wrong; None where nobody can tell, as what the model
+    said of them is not kept."""
+    said, train = learner.tally.said, task.train.only(met.nonzero()[:, 0])
+    if not len(said.classes) or not task.classes:
+        return dict.fromkeys(Judged._fields, [None] * len(train))
+    groups = [train] if task.trusted is None else [train, task.trusted]
+    ids = torch.cat([group.ids for group in groups])
+    labels = torch.cat([group.labels.cpu() for group in groups])
+    columns, known = rows_of(said.classes, labels)
+    outputs = torch.where(known[:, None], said.means(ids), torch.nan)
+    new, sure = slice(len(train)), slice(len(train), None)
+    judged = judge_labels(outputs[new], columns[new], outputs[sure], columns[sure])
+    return {name: known_or_none(values) for name, values in judged._asdict().items()}
 
 
 def value_columns(

@@ -1,6 +1,6 @@
 """How each example of the task at hand has fared in the updates so far."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,8 @@ the others; its mean weight was below half of an even one; it was hardly learned
 HALF, HARDLY = 0.5, 0.05
 UNKNOWN = -1  # the class that the model gives an example it has not met
 MOST_WAITING, MOST_NUMBERS = 64, 2**18  # updates, and numbers of their outputs, that may wait
+MOST_SAID = 2**23  # numbers that may be kept of what the model said; of more examples none are
+NOBODY = torch.zeros(0, dtype=torch.long)
 
 
 class Update(NamedTuple):
@@ -31,17 +33,49 @@ class Update(NamedTuple):
     outputs: Tensor | None
 
 
+class Said:
+    """What the model said of examples: the sums of their outputs for some classes over the updates
+    that they were in, and as a last column how many these were."""
+
+    def __init__(self, ids: Tensor, classes: Tensor) -> None:
+        self.ids = ids.sort().values
+        self.classes = classes
+        self.sums = torch.zeros(len(ids), len(classes) + 1)
+
+    def add(self, ids: Tensor, outputs: Tensor) -> None:
+        """Enter the outputs (n, all classes) of the examples of these ids; strangers do not
+        count."""
+        place, known = rows_of(self.ids, ids)
+        mine = known.nonzero()[:, 0]
+        chosen = outputs[:, self.classes.to(outputs.device)].cpu().float()[mine]
+        self.sums.index_add_(0, place[mine], torch.nn.functional.pad(chosen, (0, 1), value=1.0))
+
+    def means(self, ids: Tensor) -> Tensor:
+        """The mean outputs (n, classes) of the examples of these ids; NaN: never met."""
+        place, known = rows_of(self.ids, ids)
+        if not len(self.ids):
+            return torch.full((len(ids), len(self.classes)), torch.nan)
+        found = self.sums[place, :-1] / self.sums[place, -1:]
+        return torch.where(known[:, None], found, torch.nan)
+
+
 class Tally:
     """One row per example of a task's training data: sums, over the updates that it was in, of its
     loss, its margin (the logit of its label less the largest other) and its weight relative to an
     even one; the class that the model gave it last; and running numbers that a weigher may keep.
+    Of a task whose classes are given, also what the model said of its examples and of those that
+    are verified, unless that were too many numbers.
 
     Updates wait where they were made until there are many of them or somebody asks: entered
     together they take a step of a small network no longer than without a tally."""
 
-    def __init__(self, ids: Tensor) -> None:
+    def __init__(self, ids: Tensor, classes: Sequence[int] = (), verified: Tensor = NOBODY) -> None:
         size = len(ids)
         self.ids = ids.sort().values
+        everybody = torch.cat([ids, verified])
+        fits = bool(classes) and len(everybody) * len(classes) <= MOST_SAID
+        asked = torch.tensor(sorted(classes) if fits else [], dtype=torch.long)
+        self._said = Said(everybody if fits else NOBODY, asked)
         self.running = torch.full((size, NUMBERS), torch.nan)
         self._sums = torch.zeros(size, len(QUANTITIES), dtype=torch.float64)
         self._counts = torch.zeros(size, len(QUANTITIES), dtype=torch.long)
@@ -67,13 +101,15 @@ class Tally:
         self._enter()
         return self._predicted
 
+    @property
+    def said(self) -> Said:
+        """What the model said of the examples; of nobody where that is not kept."""
+        self._enter()
+        return self._said
+
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each id (n,), and whether it has one (n,)."""
-        place = torch.searchsorted(self.ids, ids)
-        if not len(self.ids):
-            return place, torch.zeros(len(ids), dtype=torch.bool)
-        place = place.clamp_(max=len(self.ids) - 1)
-        return place, self.ids[place] == ids
+        return rows_of(self.ids, ids)
 
     def note(self, update: Update) -> None:
         """Take an update in, now or later."""
@@ -95,6 +131,8 @@ class Tally:
         if self._waiting[0].outputs is not None:
             outputs = torch.cat([u.outputs for u in self._waiting if u.outputs is not None])
             margin, predicted = margins(outputs, labels).to(losses), outputs.argmax(1).cpu()
+            if len(self._said.ids):
+                self._said.add(ids, outputs)
         self._waiting.clear()
         self._numbers = 0
         self.add(ids, torch.stack([losses, margin, weights / even], dim=1).cpu(), predicted)
@@ -123,7 +161,8 @@ class Tally:
         return torch.where(known, found, torch.nan)
 
     def following(self, ids: Tensor) -> "Tally":
-        """The same for these ids: what is known of them stays, all else goes."""
+        """The same for these ids: what is known of them stays, all else goes, and also what the
+        model said of them."""
         found = Tally(ids)
         place, known = self.rows(found.ids)
         for name in NAMES[1:]:
@@ -132,21 +171,36 @@ class Tally:
 
     def without(self, ids: Tensor) -> "Tally":
         """The same for all but these ids."""
-        kept = ~torch.isin(self.ids, ids)
-        return self.from_state({name: values[kept] for name, values in self.state().items()})
+        kept, heard = ~torch.isin(self.ids, ids), ~torch.isin(self.said.ids, ids)
+        state = {name: getattr(self, name)[kept] for name in NAMES}
+        said = {"said_ids": self.said.ids[heard], "said": self.said.sums[heard]}
+        return self.from_state({**state, **said, "classes": self.said.classes})
 
     def state(self) -> State:
-        return {name: getattr(self, name) for name in NAMES}
+        said = {"said_ids": self.said.ids, "said": self.said.sums, "classes": self.said.classes}
+        return {**{name: getattr(self, name) for name in NAMES}, **said}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Tally":
         made = cls(state["ids"])
         for name in NAMES:
             getattr(made, name).copy_(state[name])
+        if "said" in state:  # older runs have none
+            made._said = Said(state["said_ids"].clone(), state["classes"].clone())
+            made._said.sums.copy_(state["said"])
         return made
 
 
 NAMES = ("ids", "sums", "counts", "predicted", "running")
+
+
+def rows_of(sorted_ids: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The row of each id (n,) among sorted ones, and whether it is one of them (n,)."""
+    place = torch.searchsorted(sorted_ids, ids)
+    if not len(sorted_ids):
+        return place, torch.zeros(len(ids), dtype=torch.bool)
+    place = place.clamp_(max=len(sorted_ids) - 1)
+    return place, sorted_ids[place] == ids
 
 
 def kind_of(update: Update) -> tuple[object, ...]:

@@ -23,6 +23,7 @@ RECORD = "forgotten.json"
 SLOTS, COUNTERS = "memory/ids", "memory/counters"  # all else below memory/ has a row per slot
 # But for encoded pictures, which are end to end, with a row per slot of where each is.
 PICTURES, PLACES = "memory/inputs['encoded']", "memory/inputs['places']"
+APART = ("tally/said_ids", "tally/said", "tally/classes")  # have no row per example of the tally
 EMPTY = -1  # the id in an empty slot
 LISTED = {"ids": "id", "labels": "label", "tasks": "task"}
 
@@ -80,7 +81,7 @@ def marked(result: Mapping[str, Any], count: int, undisturbed: bool) -> dict[str
 
 def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
     """A checkpoint's arrays without the examples of these ids: empty slots of the memory, no rows
-    of the ledger, nor of what a method keeps by id (`x` beside `x_ids`)."""
+    of the ledger and the tally, nor of what else is kept by id (`x` beside `x_ids`)."""
     kept = dict(arrays)
     slots = np.isin(arrays[SLOTS], ids) if SLOTS in arrays else None
     for name in slot_columns(arrays):
@@ -94,8 +95,8 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
     for name in arrays:
         if name in ("ledger/ids", "tally/ids"):
             rows, part = ~np.isin(arrays[name], ids), name.removesuffix("ids")
-            names = [each for each in arrays if each.startswith(part)]
-        elif name.startswith(("method/", "weigh/")) and name.endswith("_ids"):
+            names = [each for each in arrays if each.startswith(part) and each not in APART]
+        elif name.startswith(("method/", "weigh/", "tally/")) and name.endswith("_ids"):
             rows, names = ~np.isin(arrays[name], ids), [name, name.removesuffix("_ids")]
         else:
             continue

@@ -43,6 +43,8 @@ SCORES = schema_of(
     loss=pa.float64(),
     margin=pa.float64(),
     weight=pa.float64(),
+    odds=pa.float64(),
+    wrong=pa.float64(),
     score=pa.float64(),
     predicted=pa.int32(),
     kept=pa.bool_(),
@@ -62,7 +64,10 @@ MEMORY = schema_of(
 )
 
 # Values that are not always known.
-MAY_LACK = ("loss", "margin", "weight", "score", "predicted", "influence", "pinned", "fate")
+MAY_LACK = (
+    *("loss", "margin", "weight", "odds", "wrong", "score", "predicted", "fate"),
+    *("influence", "pinned"),
+)
 
 TABLES = {"noise.parquet": NOISE, "trusted.parquet": TRUSTED, "influence.parquet": INFLUENCE}
 """The tables of a run, by their file."""
