@@ -57,8 +57,8 @@ def test_suspects_are_the_wrong_labels(learner):
     wrong = dirty(0)[2] | {160 + row for row in dirty(1)[2]}
     hits = len({*found.column("id").to_pylist()} & wrong)
     assert hits / 48 > 0.6  # of which 15% would be hit by chance
-    margins = found.column("margin").to_pylist()
-    assert margins == sorted(margins)
+    odds = found.column("odds").to_pylist()
+    assert odds == sorted(odds)
     assert 0 < learner.suspects().num_rows < 160
     labels = torch.cat([dirty(0)[1], dirty(1)[1]])
     for row in found.to_pylist():

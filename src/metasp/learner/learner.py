@@ -298,7 +298,7 @@ class ContinualLearner:
 
     def suspects(self, by: str | None = None, top: int | None = None) -> pa.Table:
         """The examples whose labels look wrong, the most suspect first: as many as are expected to
-        be wrong, or ``top``. ``by`` is a way to tell (``score``, ``margin``, ``loss``,
+        be wrong, or ``top``. ``by`` is a way to tell (``odds``, ``score``, ``margin``, ``loss``,
         ``influence``, ``both``); unless given, the first of them that is known. Each is a column,
         beside id, task, label and the class that the model gave last."""
         return showing.suspects_table(self, by, top)
