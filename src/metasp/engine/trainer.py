@@ -41,7 +41,7 @@ from metasp.influence import Ledger
 from metasp.influence.checks import enough_values
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.method import Method, Phase, batch_bounds, over_task
-from metasp.methods.tally import NOBODY, Tally
+from metasp.methods.tally import Tally
 from metasp.types import Batch, Examples, Task
 
 Score = Callable[[TrainingContext, Task, Sequence[int]], tuple[float, float]]
@@ -309,8 +309,7 @@ class Trainer:
         """Announce a task, test it, and let all who must know of it prepare."""
         yield TaskStarted(task.index, task.classes, len(task.train))
         yield from self._test(task, before=True)
-        sure = NOBODY if task.trusted is None else task.trusted.ids
-        self.learner.tally = Tally(task.train.ids, task.classes, sure)
+        self.learner.tally = Tally.of_task(task)
         if self.learner.weigh is not None:
             self.learner.weigh.begin_task(self.learner)
         if task.trusted is not None and len(task.trusted):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metasp.types import State
+from metasp.types import State, Task
 
 QUANTITIES = ("loss", "margin", "weight")
 NUMBERS = 4  # that a weigher may keep of an example
@@ -82,6 +82,12 @@ class Tally:
         self._predicted = torch.full((size,), UNKNOWN)
         self._waiting: list[Update] = []
         self._numbers = 0  # of the outputs that wait
+
+    @classmethod
+    def of_task(cls, task: Task) -> "Tally":
+        """That of a task before its first step."""
+        verified = NOBODY if task.trusted is None else task.trusted.ids
+        return cls(task.train.ids, task.classes, verified)
 
     @property
     def sums(self) -> Tensor:
