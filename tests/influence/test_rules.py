@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import jvp
+from torch.func import jvp, vjp
 
-from metasp.influence.rules import RULES, Layout
+from metasp.influence.layout import Layout
+from metasp.influence.rules import RULES
 
 
 def normal(*shape):
@@ -79,6 +80,55 @@ def check(found, function, values, tolerance=1e-10):
             torch.testing.assert_close(result[i], wanted, atol=tolerance, rtol=tolerance)
 
 
+def check_second_order(found, function, values, tolerance=1e-9):
+    """How the gradients of the inputs move, for two directions at once."""
+    delta = normal(*function(*values).shape)
+    directions = [normal(2, *value.shape) for value in values]
+    bent = normal(2, *delta.shape)
+    for there in itertools.product([True, False], repeat=len(values)):
+        tangents = [d if here else None for d, here in zip(directions, there)]
+        if found.bend is not None:
+            moved = found.bend(tangents, [delta], [bent], Layout())
+        else:
+            moved = found.pull(bent, Layout())
+        for i in range(2):
+            moves = [d[i] if here else torch.zeros_like(d[i])
+                     for d, here in zip(directions, there)]  # fmt: skip
+            wanted = jvp(
+                lambda delta, *inputs: vjp(function, *inputs)[1](delta),
+                (delta, *values),
+                (bent[i], *moves),
+            )[1]
+            assert len(moved) == len(wanted)
+            for part, known in zip(moved, wanted):
+                torch.testing.assert_close(part[i], known, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_move_as_by_forward_over_reverse(case):
+    op, args, kwargs = CASES[case]
+    values = [a for a in args if isinstance(a, Tensor)]
+    rest = [a for a in args if not isinstance(a, Tensor)]
+    found = linearised(op, args, kwargs)
+    check_second_order(found, lambda *tensors: op(*tensors, *rest, **kwargs), values)
+
+
+def test_a_convolution_whose_input_needs_no_gradient_tells_nothing_of_it():
+    x, w = normal(2, 4, 6, 5), normal(6, 4, 3, 2).requires_grad_()
+    found = RULES[F.conv2d](F.conv2d(x, w), x, w)
+    delta, bent = normal(2, 6, 4, 4), normal(2, 2, 6, 4, 4)
+    by_x, by_w = found.bend([None, normal(2, *w.shape)], [delta], [bent], Layout())
+    assert by_x is None
+    wanted = [torch.autograd.grad(F.conv2d(x, w), w, one)[0] for one in bent]
+    torch.testing.assert_close(by_w, torch.stack(wanted))
+
+
+def test_a_padding_given_by_name_has_no_second_order_of_ours():
+    x, w = normal(2, 4, 6, 5).requires_grad_(), normal(6, 4, 3, 3).requires_grad_()
+    found = RULES[F.conv2d](F.conv2d(x, w, padding="same"), x, w, padding="same")
+    assert found.bend is None
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_tangent_is_that_of_forward_mode(case):
     op, args, kwargs = CASES[case]
@@ -103,6 +153,7 @@ def test_batch_norm_with_its_moving_statistics(shape, parts, training):
     found = RULES[F.batch_norm](call(*leaves), padded[0], mean, var, *padded[1:],
                                 training, 0.1, 0.3)  # fmt: skip
     check(found, call, values, 1e-9)
+    check_second_order(found, call, values, 1e-8)
 
 
 @pytest.mark.parametrize("shape", [(50,), (4, 3, 5, 2)])

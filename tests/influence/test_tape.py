@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch.func import functional_call, jvp
 
 from metasp.influence.generic import again, replaced, tangent_of, tensors_in
-from metasp.influence.rules import Layout, Unsupported
+from metasp.influence.layout import Layout
+from metasp.influence.rules import Unsupported
 from metasp.influence.tape import Recorder
 
 N = 5

@@ -15,7 +15,9 @@ from metasp.influence.checks import (
     checked_pair,
     enough_values,
 )
+from metasp.influence.curved import from_tape
 from metasp.influence.fuse import Fused, check_gamma, fuse
+from metasp.influence.layout import Layout
 from metasp.influence.optimizers import State
 from metasp.influence.origin import kept_random_state, kept_values
 from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
@@ -259,7 +261,7 @@ def _by_adjoint(
         )
     plan = plan.restrict(grads)
     taken = plan.step(plan.params, grads, plan.update.state)
-    trail, theta = [(plan.params, taken.back)], taken.theta
+    trail, theta = [(plan.params, taken.back)], _laid_out(taken.theta, recorded)
     for _ in range(1, steps):
         (grads,) = ranks.means(
             partial(_gradients, problem, {"batch": problem.batch}, theta), [theta]
@@ -271,7 +273,7 @@ def _by_adjoint(
             )
         taken = plan.step(theta, grads, taken.state)
         trail.append((theta, taken.back))
-        theta = taken.theta
+        theta = _laid_out(taken.theta, recorded)
 
     like = {**theta, LOSS: recorded.losses.new_zeros(())}
     ps = ranks.means(partial(_gradients, problem, goals, theta), [like] * len(goals))
@@ -293,6 +295,13 @@ def _by_adjoint(
     return _Found(product if total is None else total + product, path, losses)
 
 
+def _laid_out(theta: Named, recorded: Recorded) -> Named:
+    """Parameters that make the passes through the model faster, where it does not look at how
+    images lie in memory: convolutions follow their weights; see `Layout`."""
+    free = recorded.tape.usable() and recorded.tape.any_layout
+    return {k: Layout().of(t) for k, t in theta.items()} if free else theta
+
+
 def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> list[Part]:
     """The gradient of each pair's mean loss at ``theta``, with that loss under a name of its own,
     and the number of examples."""
@@ -311,10 +320,11 @@ def _whole(values: Named, count: int) -> list[Part]:
 
 def _curvature(problem: Problem, theta: Named, s: Named) -> tuple[Tensor, Named]:
     """J s and H s of the batch at ``theta``."""
-    try:
-        return forward_over_reverse(problem, theta, s)
-    except Unsupported:
-        pass
+    for way in (from_tape, forward_over_reverse):
+        try:
+            return way(problem, theta, s)
+        except Unsupported:
+            pass
     try:
         return double_backward(problem, theta, s)
     except Unsupported as error:

@@ -8,8 +8,10 @@ import torch.autograd.forward_ad as fw
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from metasp.influence.bends import Tangents
+from metasp.influence.layout import Layout
 from metasp.influence.origin import RandomState, differentiable_twice, kept_random_state
-from metasp.influence.rules import Layout, Linearised, Tangents, Unsupported
+from metasp.influence.rules import Linearised, Unsupported
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
@@ -88,29 +90,61 @@ def again(
     drew = drew or (state is not None and state.accelerator is not None)
     wanted = [t.requires_grad for t in tensors_in(out)]
 
-    def one(tangents: list[Tensor | None]) -> list[Tensor]:
+    def results(duals: Mapping[int, Tensor]) -> list[Tensor]:
+        """The differentiable results of the same call on other tensors."""
         if drew and state is not None:
             state.restore()
+        copied = {id(t): t.clone() for t in tensors if not t.requires_grad}
+        args, kwargs = replaced(call, {**duals, **copied})
+        made = tensors_in(func(*args, **kwargs))
+        if len(made) != len(wanted):
+            raise Unsupported(f"{getattr(func, '__name__', func)} has changing results")
+        return [t for t, want in zip(made, wanted) if want]
+
+    def one(tangents: list[Tensor | None]) -> list[Tensor]:
         with fw.dual_level():
             duals = {
                 id(t): t.detach() if d is None else dual(own_memory(t), d)
                 for t, d in zip(inputs, tangents)
             }
-            duals |= {id(t): t.clone() for t in tensors if not t.requires_grad}
-            args, kwargs = replaced(call, duals)
-            results = tensors_in(func(*args, **kwargs))
-            if len(results) != len(wanted):
-                raise Unsupported(f"{getattr(func, '__name__', func)} has changing results")
-            return [tangent_of(t) for t, want in zip(results, wanted) if want]
+            return [tangent_of(t) for t in results(duals)]
+
+    def one_bent(tangents: Tangents, deltas: Tangents, bents: Tangents) -> list[Tensor]:
+        with fw.dual_level(), torch.enable_grad():
+            leaves = [own_memory(t).requires_grad_() for t in inputs]
+            duals = [t if d is None else dual(t, d) for t, d in zip(leaves, tangents)]
+            made = results({id(t): d for t, d in zip(inputs, duals)})
+            moved = [
+                None if delta is None or bent is None else dual(own_memory(delta), bent)
+                for delta, bent in zip(deltas, bents)
+            ]
+            needed = [t for t, grad in zip(made, moved) if grad is not None]
+            grads = [grad for grad in moved if grad is not None]
+            found = torch.autograd.grad(needed, duals, grads, allow_unused=True)
+            return [torch.zeros_like(t) if g is None else tangent_of(g).detach()
+                    for t, g in zip(leaves, found)]  # fmt: skip
+
+    def each(ways: Callable[[], list[list[Tensor]]]) -> Tangents:
+        """The ways of all directions, side by side."""
+        try:
+            with kept_random_state(inputs[0].device), differentiable_twice():
+                return [torch.stack(parts) for parts in zip(*ways())]
+        except RuntimeError as error:
+            raise Unsupported(f"{getattr(func, '__name__', func)}: {error}") from error
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         count = next(t.shape[0] for t in tangents if t is not None)
-        device = inputs[0].device
-        try:
-            with kept_random_state(device), differentiable_twice():
-                ways = [one([None if t is None else t[d] for t in tangents]) for d in range(count)]
-        except RuntimeError as error:
-            raise Unsupported(f"{getattr(func, '__name__', func)}: {error}") from error
-        return [torch.stack(parts) for parts in zip(*ways)]
+        return each(lambda: [one(_at(tangents, d)) for d in range(count)])
 
-    return Linearised(inputs, push, tuple(tensors))
+    def bend(tangents: Tangents, deltas: Tangents, bents: Tangents, layout: Layout) -> Tangents:
+        count = next(t.shape[0] for t in bents if t is not None)
+        return each(
+            lambda: [one_bent(_at(tangents, d), deltas, _at(bents, d)) for d in range(count)]
+        )
+
+    return Linearised(inputs, push, tuple(tensors), bend=bend)
+
+
+def _at(tangents: Tangents, d: int) -> list[Tensor | None]:
+    """The tangents of one direction."""
+    return [None if t is None else t[d] for t in tangents]

@@ -1,7 +1,7 @@
 """The pseudo step: where the optimizer's next step would take the parameters, without taking it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -113,14 +113,18 @@ class Problem:
     what: str = "batch"  # what a sentence about it calls it
 
     @contextmanager
-    def losses(self, theta: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    def losses(
+        self, theta: Mapping[str, Tensor], seen: AbstractContextManager[Any] | None = None
+    ) -> Iterator[Tensor]:
         """The losses at ``theta``, shape (n,), where the model stays until the block ends;
         parameters it does not name are constants, so that no graph is built below the lowest one
-        that it does."""
+        that it does. The pass itself runs within ``seen``."""
         rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in theta}
         with self.origin.at(self.model, {**rest, **theta}):
-            outputs = call(self.model, self.batch[0])
-            yield example_losses(self.loss_fn, outputs, self.batch, self.what)
+            with seen or nullcontext():
+                outputs = call(self.model, self.batch[0])
+                losses = example_losses(self.loss_fn, outputs, self.batch, self.what)
+            yield losses
 
 
 def gradient(problem: Problem, theta: Named) -> tuple[Tensor, Named]:

@@ -7,44 +7,28 @@ Rules keep only the values they need, so that the tape costs little memory beyon
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Tangents = Sequence[Tensor | None]
+from metasp.influence.bends import (
+    Bend,
+    Convolved,
+    Normal,
+    Pull,
+    Tangents,
+    bend_convolution,
+    bend_linear,
+    bend_norm,
+)
+from metasp.influence.layout import Layout, affine, room_like
 
 
 class Unsupported(Exception):
     """This path cannot take the derivative of an operation; another one must."""
-
-
-class Layout:
-    """Values in the memory format that tangents travel in.
-
-    On the CPU float32 images travel channels-last, whatever the model uses: convolutions are then
-    up to twice as fast, which pays for one copy of each value. The last few copies are kept,
-    because the result of a ReLU is the input of the next convolution.
-    """
-
-    def __init__(self) -> None:
-        self._recent: list[tuple[tuple[int, ...], Tensor]] = []
-
-    def of(self, x: Tensor) -> Tensor:
-        """``x``, copied if its memory format is not the one of the tangents."""
-        if x.dim() != 4 or x.device.type != "cpu" or x.dtype != torch.float32:
-            return x
-        if x.is_contiguous(memory_format=torch.channels_last):
-            return x
-        key = (x.data_ptr(), x._version, *x.shape, *x.stride())
-        for known, copy in self._recent:
-            if known == key:
-                return copy
-        copy = x.contiguous(memory_format=torch.channels_last)
-        self._recent = [*self._recent[-2:], (key, copy)]
-        return copy
 
 
 Push = Callable[[Tangents, Layout], Tangents]
@@ -57,13 +41,16 @@ class Linearised:
 
     ``dot`` is for tangents of parameters alone: the inner product of each row of what ``push``
     makes of them with that row of a tensor like the result, (directions, rows), in fewer passes
-    over memory. ``fan`` is what a linear layer's weight multiplies, rows of it (n, d)."""
+    over memory. ``fan`` is what a linear layer's weight multiplies, rows of it (n, d). ``pull`` or
+    ``bend`` say how its gradients move; see `metasp.influence.bends`."""
 
     inputs: tuple[Tensor, ...]
     push: Push
     saved: tuple[Tensor, ...] = ()
     dot: Dot | None = None
     fan: Tensor | None = None
+    pull: Pull | None = None
+    bend: Bend | None = None
 
 
 def unstacked(result: Tensor, like: Tensor) -> Tensor:
@@ -144,7 +131,9 @@ def _convolution(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
 
         out_shape = tuple(out.shape)
         inputs = (input, weight) if bias is None else (input, weight, bias)
-        return Linearised(inputs, push, (x, w), dot)
+        called = Convolved.of(w.dim() - 2, *how)
+        bend = None if called is None else bend_convolution(inputs, called)
+        return Linearised(inputs, push, (x, w), dot, bend=bend)
 
     return rule
 
@@ -164,7 +153,8 @@ def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = No
         return [total]
 
     inputs = (input, weight) if bias is None else (input, weight, bias)
-    return Linearised(inputs, push, (x, w), fan=x if x.dim() == 2 else None)
+    fan = x if x.dim() == 2 else None
+    return Linearised(inputs, push, (x, w), fan=fan, bend=bend_linear(inputs))
 
 
 def _batch_norm(
@@ -190,10 +180,13 @@ def _batch_norm(
     if training:
         count = input.numel() // input.shape[1]
         mean, inverse = node._saved_result1, node._saved_result2  # type: ignore[union-attr]
-        return normalised(read, mean, inverse, eps, (count, torch.Tensor.detach))
+        linear = normalised(read, mean, inverse, eps, (count, torch.Tensor.detach))
+        return replace(linear, bend=bend_norm(read, Normal(mean, inverse, count)))
     if running_mean is None or running_var is None:
         return None
-    return normalised(read, running_mean.clone(), (running_var + eps).rsqrt(), eps, None)
+    mean, inverse = running_mean.clone(), (running_var + eps).rsqrt()
+    linear = normalised(read, mean, inverse, eps, None)
+    return replace(linear, bend=bend_norm(read, Normal(mean, inverse, None)))
 
 
 def normalised(
@@ -232,7 +225,7 @@ def normalised(
         db = parts.pop(0) if bias_there else None
         count = next(t.shape[0] for t in tangents if t is not None)
         values = layout.of(x)
-        result = _like(values, count)
+        result = room_like(values, count)
         for d in range(count):
             one(values, [None if t is None else t[d] for t in (dx, dw, db)], result[d])
         return [result]
@@ -256,37 +249,18 @@ def normalised(
     return Linearised(inputs, push, (x,) if w is None else (x, w), dot)
 
 
-def _like(x: Tensor, count: int) -> Tensor:
-    """Room for ``count`` tensors like x, each in the memory format of x."""
-    template = torch.empty_like(x)
-    size = (count, *x.shape)
-    strides = (template.numel(), *template.stride())
-    return torch.empty_strided(size, strides, dtype=x.dtype, device=x.device)
-
-
-def affine(
-    dx: Tensor | None, scale: Tensor, x: Tensor, slope: Tensor, shift: Tensor, into: Tensor
-) -> None:
-    """into = scale * dx + slope * x + shift, per channel (dimension 1)."""
-    view = (1, -1, *[1] * (x.dim() - 2))
-    if dx is None:
-        torch.mul(x, slope.view(view), out=into)
-        into.add_(shift.view(view))
-        return
-    unit, zero = torch.ones_like(scale), torch.zeros_like(scale)
-    y = torch.batch_norm(dx, scale, shift, zero, unit, False, 0.0, 0.0, False)
-    torch.addcmul(y, x, slope.view(view), out=into)
-
-
 def _relu(out: Tensor, input: Tensor, inplace: bool = False) -> Linearised:
     y = out.detach()
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         (dx,) = tangents
         assert dx is not None
-        return [torch.ops.aten.threshold_backward(dx, layout.of(y).unsqueeze(0), 0)]
+        return [pull(dx, layout)[0]]
 
-    return Linearised((input,), push, (y,))
+    def pull(bent: Tensor, layout: Layout) -> Tangents:
+        return [torch.ops.aten.threshold_backward(bent, layout.of(y).unsqueeze(0), 0)]
+
+    return Linearised((input,), push, (y,), pull=pull)
 
 
 def _dropout(
@@ -303,7 +277,10 @@ def _dropout(
         (dx,) = tangents
         return [None if dx is None else dx * layout.of(noise)]
 
-    return Linearised((input,), push, (noise,))
+    def pull(bent: Tensor, layout: Layout) -> Tangents:
+        return [bent * layout.of(noise)]
+
+    return Linearised((input,), push, (noise,), pull=pull)
 
 
 def _add(sign: int) -> Callable[..., Linearised | None]:
@@ -314,7 +291,8 @@ def _add(sign: int) -> Callable[..., Linearised | None]:
         if any(t.dtype != out.dtype for t, _ in pair):
             return None
         shape, factors = tuple(out.shape), [f for _, f in pair]
-        dims = [t.dim() for t, _ in pair]
+        shapes = [tuple(t.shape) for t, _ in pair]
+        dims = [len(s) for s in shapes]
 
         def spread(tangent: Tensor, dim: int) -> Tensor:
             pad = [1] * (len(shape) - dim)
@@ -329,20 +307,30 @@ def _add(sign: int) -> Callable[..., Linearised | None]:
             total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
             return [total.expand(total.shape[0], *shape)]
 
-        return Linearised(tuple(t for t, _ in pair), push)
+        def pull(bent: Tensor, layout: Layout) -> Tangents:
+            parts = [bent if f == 1 else bent * f for f in factors]
+            return [
+                part.sum_to_size(len(bent), *[1] * (len(shape) - len(s)), *s).reshape(len(bent), *s)
+                for part, s in zip(parts, shapes)
+            ]
+
+        return Linearised(tuple(t for t, _ in pair), push, pull=pull)
 
     return rule
 
 
 def _flatten(out: Tensor, input: Tensor, *_: Any, **__: Any) -> Linearised:
-    shape = tuple(out.shape)
+    shape, before = tuple(out.shape), tuple(input.shape)
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         (dx,) = tangents
         assert dx is not None
         return [dx.reshape(dx.shape[0], *shape)]
 
-    return Linearised((input,), push)
+    def pull(bent: Tensor, layout: Layout) -> Tangents:
+        return [bent.reshape(len(bent), *before)]
+
+    return Linearised((input,), push, pull=pull)
 
 
 def _per_image(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
@@ -351,13 +339,21 @@ def _per_image(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
     def rule(out: Tensor, input: Tensor, *args: Any, **kwargs: Any) -> Linearised | None:
         if input.dim() != 4:
             return None
+        shape = tuple(input.shape)
 
         def push(tangents: Tangents, layout: Layout) -> Tangents:
             (dx,) = tangents
             assert dx is not None
             return [unstacked(op(dx.flatten(0, 1), *args, **kwargs), dx)]
 
-        return Linearised((input,), push)
+        def pull(bent: Tensor, layout: Layout) -> Tangents:
+            with torch.enable_grad():  # its gradient is the same wherever it is taken
+                where = bent.new_zeros(len(bent) * shape[0], *shape[1:]).requires_grad_()
+                found = op(where, *args, **kwargs)
+            (grad,) = torch.autograd.grad(found, where, bent.flatten(0, 1))
+            return [unstacked(layout.of(grad), bent)]
+
+        return Linearised((input,), push, pull=pull)
 
     return rule
 

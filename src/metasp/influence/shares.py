@@ -20,8 +20,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function
 
+from metasp.influence.bends import Tangents
+from metasp.influence.layout import Layout
 from metasp.influence.parallel import Like, Ranks
-from metasp.influence.rules import RULES, Layout, Linearised, Tangents
+from metasp.influence.rules import RULES, Linearised
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function
 
+from metasp.influence.layout import affine
 from metasp.influence.parallel import Like
-from metasp.influence.rules import RULES, Linearised, affine, normalised
+from metasp.influence.rules import RULES, Linearised, normalised
 from metasp.influence.shares import Share, applied, total
 
 Statistics = tuple[Tensor, Tensor]

@@ -21,10 +21,12 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from metasp.influence.bends import Bend, Pull, Tangents
 from metasp.influence.generic import again, tensors_in
+from metasp.influence.layout import Layout
 from metasp.influence.origin import RandomState
-from metasp.influence.rowwise import makes_rows, stays_in_rows
-from metasp.influence.rules import RULES, Dot, Layout, Linearised, Push
+from metasp.influence.rowwise import TESTS, makes_rows, stays_in_rows
+from metasp.influence.rules import RULES, Dot, Linearised, Push
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Entry:
     edge: GradientEdge | None  # where parameters enter the rows of the batch: see `dot`
     dot: Dot | None
     fan: Tensor | None
+    pull: Pull | None
+    bend: Bend | None
+    ends: tuple[GradientEdge, ...]  # of the outputs: see `metasp.influence.curved`
 
 
 @dataclass
@@ -50,6 +55,7 @@ class Tape:
     coupled: str | None = None
     broken: str | None = None
     losses: int | None = None
+    any_layout: bool = True  # whether images may lie in memory otherwise than they did
 
     def usable(self) -> bool:
         """Whether tangents can be pushed: nothing unknown happened and no saved value changed."""
@@ -68,8 +74,14 @@ class Tape:
         """Tangents by slot, from tangents by ``id`` of the leaf tensor."""
         return {slot: tangents[id(t)] for slot, t in self.leaves.items() if id(t) in tangents}
 
-    def push(self, seeds: Mapping[int, Tensor], shape: tuple[int, int]) -> Tensor:
-        """The tangents of the losses, ``shape`` = (directions, n)."""
+    def push(
+        self,
+        seeds: Mapping[int, Tensor],
+        shape: tuple[int, int],
+        kept: dict[int, Tangents] | None = None,
+    ) -> Tensor:
+        """The tangents of the losses, ``shape`` = (directions, n). Into ``kept`` go those that
+        enter each entry whose gradients move with them, by entry."""
         tangents, layout = dict(seeds), Layout()
         last = {
             slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None
@@ -79,6 +91,8 @@ class Tape:
             for slot in entry.inputs:
                 if slot is not None and last[slot] == i:
                     tangents.pop(slot, None)
+            if kept is not None and entry.bend is not None:
+                kept[i] = incoming
             if any(t is not None for t in incoming):
                 for slot, out in zip(entry.outputs, entry.push(incoming, layout)):
                     if out is not None:
@@ -123,6 +137,13 @@ class Tape:
         return {i: e.edge for i, e in enumerate(self.entries) if e.edge is not None}
 
 
+LAYOUT_BOUND = frozenset((
+    Tensor.view, Tensor.view_as, Tensor.as_strided, torch.as_strided, Tensor.stride,
+    Tensor.is_contiguous, Tensor.data_ptr, Tensor.numpy, Tensor.untyped_storage,
+))  # fmt: skip
+"""Calls on images whose answer hangs on how these lie in memory."""
+
+
 class Recorder(TorchFunctionMode):
     """Runs every call unchanged and writes its linearisation on a tape."""
 
@@ -144,6 +165,9 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in LAYOUT_BOUND:
+            images = (t for t in tensors_in((args, kwargs)) if t.dim() == 4)
+            self.tape.any_layout &= all(t.shape[2:] == (1, 1) for t in images)
         if self.tape.broken is not None or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         tensors = tensors_in((args, kwargs))
@@ -208,6 +232,8 @@ class Recorder(TorchFunctionMode):
         if not outputs or (not changed and any(out is t for t in tensors)):
             return  # nothing differentiable, or the very tensor that came in
         rule = RULES.get(func)
+        if rule is None and func not in TESTS:  # it may look at how its arguments lie in memory
+            self.tape.any_layout = False
         linear: Linearised | None = None
         if rule is not None:
             try:
@@ -232,7 +258,18 @@ class Recorder(TorchFunctionMode):
                     self.tape.coupled = "a parametrised operation with several results"
         saved = tuple((t, t._version) for t in linear.saved)
         self.tape.entries.append(
-            Entry(inputs, results, linear.push, saved, edge, linear.dot, linear.fan)
+            Entry(
+                inputs,
+                results,
+                linear.push,
+                saved,
+                edge,
+                linear.dot,
+                linear.fan,
+                linear.pull,
+                linear.bend,
+                tuple(get_gradient_edge(t) for t in outputs),
+            )
         )
 
     def _place(
