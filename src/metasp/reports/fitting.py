@@ -3,16 +3,21 @@ second table below."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from rich.box import HEAVY_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from metasp.reports.table import Cell, Table
 
 BORDER = 3  # columns of the screen that a column of a table takes beside its text
+BOLD = Style(bold=True)
 NARROWEST = 12  # what the names of rows are given at least
 
 
@@ -26,15 +31,22 @@ class Fitted:
         table = self.table
         room = options.max_width - 1
         widths = [column_width(table, number) for number in range(len(table.header))]
-        whole = [max(width, cell_len(name)) for width, name in zip(widths, table.header)]
+        whole = [max(width, width_of(name)) for width, name in zip(widths, table.header)]
         widths = whole if sum(whole) + BORDER * len(whole) <= room else widths
         parts = list(chunks(widths, names_width(table, widths[0], room), room))
         for number, (columns, first) in enumerate(parts):
             more = f" ({number + 1} of {len(parts)})" if len(parts) > 1 else ""
             yield Text(f"{table.title}{more}", style="bold")
-            yield drawn(table, columns, [first, *(widths[column] for column in columns[1:])])
+            yield Drawn(table, columns, [first, *(widths[column] for column in columns[1:])])
         yield from (Padding(Text(note), (0, 0, 0, 2), expand=False) for note in table.notes)
         yield Text("")
+
+
+def width_of(text: str) -> int:
+    """How many columns of the screen a text takes. Rich counts letter by letter, which only those
+    beyond Latin need."""
+    latin = text.isprintable() and max(text, default="") < "\u0300"
+    return len(text) if latin else cell_len(text)
 
 
 def said(cell: Cell) -> str:
@@ -43,13 +55,13 @@ def said(cell: Cell) -> str:
 
 def column_width(table: Table, number: int) -> int:
     """The width that a column takes if no cell of it is wrapped; its name may be."""
-    cells = [cell_len(said(row[number])) for row in table.rows]
+    cells = [width_of(said(row[number])) for row in table.rows]
     name = table.header[number]
-    return max([*cells, longest_word(name) if number else cell_len(name), 1])
+    return max([*cells, longest_word(name) if number else width_of(name), 1])
 
 
 def longest_word(text: str) -> int:
-    return max((cell_len(word) for word in text.split()), default=0)
+    return max((width_of(word) for word in text.split()), default=0)
 
 
 def names_width(table: Table, whole: int, room: int) -> int:
@@ -75,11 +87,57 @@ def chunks(widths: Sequence[int], narrowest: int, room: int) -> Iterator[tuple[l
         yield [0, *taken], min(whole, narrowest + max(0, free))
 
 
-def drawn(table: Table, columns: Sequence[int], widths: Sequence[int]) -> RichTable:
-    found = RichTable()
-    for column, width in zip(columns, widths):
-        found.add_column(table.header[column], justify="right" if column else "left", width=width)
-    for row in table.rows:
-        cells = [row[column] for column in columns]
-        found.add_row(*(Text(said(cell), style="bold" if cell.bold else "") for cell in cells))
-    return found
+@dataclass(frozen=True)
+class Drawn:
+    """Some columns of a table as rich draws them. It takes a minute for ten thousand rows, so its
+    part is what stands above and below them, and the rows whose words need several lines."""
+
+    table: Table
+    columns: Sequence[int]
+    widths: Sequence[int]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        *above, below = self.by_rich(console, options, [], header=True)
+        edges = HEAVY_HEAD.substitute(options, safe=console.safe_box)
+        yield from chain.from_iterable(above)
+        for row in self.table.rows:
+            cells = [row[column] for column in self.columns]
+            if all(map(fits, cells, self.widths)):
+                yield from self.line(cells, edges)
+            else:
+                lines = self.by_rich(console, options, cells, header=False)[1:-1]
+                yield from chain.from_iterable(lines)
+        yield from below
+
+    def by_rich(
+        self, console: Console, options: ConsoleOptions, row: Sequence[Cell], header: bool
+    ) -> list[list[Segment]]:
+        """The lines of a table with one row or none, each with its end."""
+        found = RichTable(show_header=header)
+        for column, width in zip(self.columns, self.widths):
+            name, side = self.table.header[column], "right" if column else "left"
+            found.add_column(name, justify=side, width=width)  # type: ignore[arg-type]
+        if row:
+            found.add_row(*(Text(said(cell), style="bold" if cell.bold else "") for cell in row))
+        return console.render_lines(found, options, pad=False, new_lines=True)
+
+    def line(self, cells: Sequence[Cell], edges: Box) -> Iterator[Segment]:
+        """A row whose cells fit."""
+        before = edges.mid_left
+        for place, (cell, width) in enumerate(zip(cells, self.widths)):
+            text = said(cell)
+            room = " " * (width - width_of(text))
+            padded = room + text if place else text + room
+            if cell.bold:
+                yield Segment(f"{before} ")
+                yield Segment(padded, BOLD)
+                before = f" {edges.mid_vertical}"
+            else:
+                before = f"{before} {padded} {edges.mid_vertical}"
+        yield Segment(f"{before.removesuffix(edges.mid_vertical)}{edges.mid_right}\n")
+
+
+def fits(cell: Cell, width: int) -> bool:
+    """Whether a cell is one line as it stands."""
+    text = said(cell)
+    return width_of(text) <= width and text.isprintable() and text == text.strip()

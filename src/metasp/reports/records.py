@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Record:
     def seed(self) -> int:
         return int(self.spec["seed"])
 
-    @property
+    @cached_property
     def defaults(self) -> Mapping[str, Any]:
         """What its method did unless told otherwise. A run stored before such were kept is taken to
         have had today's."""
@@ -56,9 +57,15 @@ class Record:
 
     def score(self, scenario: str, metric: str) -> float | None:
         """A score in percent, from the accuracies; None where the metric has no such number."""
-        entry = self.result[scenario]
-        value = METRICS[metric].of(entry["matrix"], entry["before"])
-        return None if value is None else 100 * value
+        if (scenario, metric) not in self._scores:
+            entry = self.result[scenario]
+            value = METRICS[metric].of(entry["matrix"], entry["before"])
+            self._scores[scenario, metric] = None if value is None else 100 * value
+        return self._scores[scenario, metric]
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, str], float | None]:
+        return {}  # those that somebody asked for: every table of a report asks again
 
 
 @dataclass(frozen=True)
