@@ -71,7 +71,7 @@ def command(
       startup    a run from its command to its first step, and each run of a sweep, in seconds
       reports    tables of hundreds and thousands of runs, in seconds
       lazy       pictures decoded as they are needed: peak memory, and how long a step waits
-      growth     time and memory by data, tasks, classes, memory, |B|, |V|, width and processes
+      growth     time and memory by data, tasks, classes, memory, |B|, |V|, width, pages, processes
     """
     if name not in OF_DATA and typed("data"):
         raise click.UsageError(f"--data is for {', '.join(OF_DATA)}: leave it out.")

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.explored import explorer
 from benchmarks.parallel import launched
 from benchmarks.timing import Told, machine, silent
 from metasp.benchmarks import Benchmark, Source, Transform, split
@@ -201,6 +202,7 @@ AXES = {
     "batch": Axis(batch, (32, 128, 512)),
     "goal": Axis(goal, (32, 128, 512)),
     "width": Axis(width, (8, 32, 128), "a layer has as many weights as the square of its width"),
+    "explorer": Axis(explorer, (1_000, 10_000, 100_000)),
     "ranks": Axis(
         ranks,
         (1, 2),
@@ -261,7 +263,8 @@ def render(rows: Sequence[Row]) -> list[str]:
             power = row.powers.get(name)
             over = " OVER" if power is not None and power > LIMIT and not AXES[row.axis].why else ""
             grown = "" if power is None else f" ^{power:.2f}{over}"
-            parts.append(f"{name} {1e3 * value:.2f} ms{grown}")
+            size = f"{value:.1f}" if name.endswith(" MB") else f"{1e3 * value:.2f} ms"
+            parts.append(f"{name} {size}{grown}")
         lines.append(f"{row.size:>9}  {row.megabytes:>7.0f} MB  " + "; ".join(parts))
     lines += [
         "",

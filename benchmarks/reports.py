@@ -79,7 +79,7 @@ def accuracies(number: int, task: int) -> list[float | None]:
 
 
 def report_seconds(folder: Path) -> float:
-    """What reading, grouping, testing and drawing all tables takes, in each layout once."""
+    """The processor time that reading, grouping, testing and drawing all tables takes, in each layout once."""
     start = process_time()
     records = gather([folder]).records
     groups = group(records)
