@@ -79,7 +79,8 @@ def accuracies(number: int, task: int) -> list[float | None]:
 
 
 def report_seconds(folder: Path) -> float:
-    """The processor time that reading, grouping, testing and drawing all tables takes, in each layout once."""
+    """The processor time of reading, grouping, testing and drawing all tables, in each layout
+    once."""
     start = process_time()
     records = gather([folder]).records
     groups = group(records)
@@ -99,7 +100,9 @@ def render(rows: Sequence[Row]) -> list[str]:
             f"{row.runs:>6}{row.seeds:>16}{row.seconds:>9.2f}{row.per_run:>12.2f}"
             f"{row.growth:>8.2f}{over}"
         )
-    lines.append(f"growth: the time per run over that of the fewest runs; limit {LIMIT:g}.")
+    lines.append(
+        f"processor time; growth: the time per run over that of the fewest runs; limit {LIMIT:g}."
+    )
     lines.append(machine())
     return lines
 

@@ -4,7 +4,8 @@ The gradients of an operation's inputs hang on the gradient of its result and on
 the operation is linear they move with the former alone: a `Pull` takes the tangents of the result's
 gradient, (directions, *shape), to those of the inputs' gradients. For others a `Bend` does, given
 the tangents of the inputs, the gradients of the results and the tangents of these. Neither says
-anything about inputs that need no gradient.
+anything about inputs that need no gradient. A `Slope` is first order: the gradients of an
+operation's parameters, which are all its inputs but the first, from that of its result.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from metasp.influence.layout import Layout, affine, room_like
 Tangents = Sequence[Tensor | None]
 Pull = Callable[[Tensor, Layout], Tangents]
 Bend = Callable[[Tangents, Tangents, Tangents, Layout], Tangents]
+Slope = Callable[[Tensor], Sequence[Tensor]]
 
 
 class Convolved(NamedTuple):
@@ -86,6 +88,22 @@ def bend_convolution(read: Sequence[Tensor], how: Convolved) -> Bend:
     return bend
 
 
+def slope_convolution(read: Sequence[Tensor], how: Convolved) -> Slope:
+    x, w = (tensor.detach() for tensor in read[:2])
+    wanted = (False, True, len(read) > 2)
+    return lambda delta: how.gradients(delta, x, w, wanted)[1 : len(read)]
+
+
+def slope_linear(read: Sequence[Tensor]) -> Slope:
+    x = read[0].detach()
+
+    def slope(delta: Tensor) -> Sequence[Tensor]:
+        delta = delta.reshape(-1, delta.shape[-1])
+        return [delta.T @ x.reshape(-1, x.shape[-1]), delta.sum(0)][: len(read) - 1]
+
+    return slope
+
+
 def bend_linear(read: Sequence[Tensor]) -> Bend:
     """The same of a linear layer."""
     x, w = (tensor.detach() for tensor in read[:2])
@@ -119,9 +137,7 @@ def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> 
     input, and m0 and m1 the means of δ and of δ x̂, or zero where the statistics are constant."""
     x, weight = read[0].detach(), None if read[1] is None else read[1].detach()
     there = [True, *(tensor is not None for tensor in read[1:])]
-    c, unit, zero = by.inverse, torch.ones_like(by.inverse), torch.zeros_like(by.inverse)
-    scale = c if weight is None else weight * c
-    view = (1, -1, *[1] * (x.dim() - 2))
+    c, view = by.inverse, (1, -1, *[1] * (x.dim() - 2))
 
     def one(
         given: Tangents, x: Tensor, delta: Tensor, known: tuple[Tensor, Tensor], bent: Tensor,
@@ -129,11 +145,12 @@ def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> 
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Writes how the input's gradient moves; returns how those of weight and bias do."""
         dx, dw = given
+        scale, zero = c if weight is None else weight * c, torch.zeros_like(c)
         by_weight, by_bias = sums(bent, x, by)
         turned = zero if dw is None else dw * c  # how S moves
         a = b = met = zero
         if dx is not None:
-            met, _ = sums(dx, delta, Normal(zero, unit, None))
+            met, _ = sums(dx, delta, Normal(zero, torch.ones_like(c), None))
         if by.values is None:
             affine(bent, scale, delta, turned, zero, into)
             return by_weight + c * met, by_bias
@@ -165,6 +182,12 @@ def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> 
         return [part for part, here in zip(found, there) if here]
 
     return bend
+
+
+def slope_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> Slope:
+    x = read[0].detach()
+    there = [tensor is not None for tensor in read[1:]]
+    return lambda delta: [part for part, here in zip(sums(delta, x, by), there) if here]
 
 
 def _only(deltas: Tangents, bents: Tangents) -> tuple[Tensor, Tensor]:

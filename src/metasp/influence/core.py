@@ -208,15 +208,11 @@ def _influence(
         return _by_adjoint(problem, recorded, plan, (goals, ranks), steps)
 
 
-def _batch_gradient(
-    problem: Problem, recorded: Recorded, plan: Plan, sinks: bool
-) -> tuple[Named, dict[int, Tensor]]:
-    """The gradient of the batch's mean loss on the kept graph, and (if ``sinks``) the deltas.
-
-    Deltas are the gradients of the mean loss where parameters enter the rows, by tape entry.
-    """
+def _batch_gradient(problem: Problem, recorded: Recorded, plan: Plan) -> Named:
+    """The gradient of the batch's mean loss on the kept graph. Where examples are apart, the
+    gradients where parameters enter the rows are left in ``recorded.deltas``."""
     names = list(plan.params)
-    edges = recorded.tape.edges() if sinks else {}
+    edges = recorded.tape.edges() if recorded.tape.separable() else {}
     targets: list[Any] = [recorded.params[k] for k in names]
     try:
         found = torch.autograd.grad(
@@ -230,11 +226,12 @@ def _batch_gradient(
             "the graph of this recorded pass is used up: measure its influence before backward()."
         ) from error
     grads = {k: dense(g) for k, g in zip(names, found) if g is not None}
-    deltas = {i: g for i, g in zip(edges, found[len(names) :]) if g is not None}
+    at_rows = zip(edges, found[len(names) :])
+    recorded.deltas.update({i: g for i, g in at_rows if g is not None})
     check_finite(
         recorded.losses.detach(), grads, "batch", lambda: find_culprit(problem, plan.params)
     )
-    return grads, deltas
+    return grads
 
 
 def _by_adjoint(
@@ -247,12 +244,9 @@ def _by_adjoint(
     """Forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
     goals, ranks = shared
     n = len(recorded.losses)
-    deltas: dict[int, Tensor] = {}
 
     def first() -> list[Part]:
-        found, at_rows = _batch_gradient(problem, recorded, plan, recorded.tape.separable())
-        deltas.update(at_rows)
-        return [(found, n)]
+        return [(_batch_gradient(problem, recorded, plan), n)]
 
     (grads,) = ranks.means(first, [plan.params])
     if not grads:
@@ -291,7 +285,7 @@ def _by_adjoint(
         total = product if total is None else total + product
         p = {k: t + curved[k] + s[k] * decay.get(k, 0.0) for k, t in direct.items()}
     s = trail.pop()[1](p, q, False).gradient
-    product, path = _first_product(problem, recorded, plan, s, deltas)
+    product, path = _first_product(problem, recorded, plan, s)
     return _Found(product if total is None else total + product, path, losses)
 
 
@@ -336,7 +330,7 @@ def _curvature(problem: Problem, theta: Named, s: Named) -> tuple[Tensor, Named]
 
 
 def _first_product(
-    problem: Problem, recorded: Recorded, plan: Plan, s: Named, deltas: Mapping[int, Tensor]
+    problem: Problem, recorded: Recorded, plan: Plan, s: Named
 ) -> tuple[Tensor, str]:
     """J s at the parameters themselves, from the recorded pass where that is possible."""
     tape = recorded.tape
@@ -346,7 +340,7 @@ def _first_product(
         try:
             with torch.no_grad():
                 if tape.separable():
-                    return tape.dot(seeds, deltas, shape), "dot"
+                    return tape.dot(seeds, recorded.deltas, shape), "dot"
                 return tape.push(seeds, shape), "tape"
         except Unsupported:
             pass

@@ -22,7 +22,9 @@ def from_tape(problem: Problem, theta: Named, directions: Named) -> tuple[Tensor
     recorder = Recorder(len(targets), targets.device)
     with problem.losses(leaves, recorder) as losses:
         tape = recorder.finish(losses)
-        if not tape.usable() or any(e.pull is None and e.bend is None for e in tape.entries):
+        if not tape.usable() or any(
+            e.how.pull is None and e.how.bend is None for e in tape.entries
+        ):
             raise Unsupported(tape.broken or "the second order of an operation is not known")
         edges = [edge for entry in tape.entries for edge in entry.ends]
         found = iter(torch.autograd.grad(losses.mean(), edges, allow_unused=True))
@@ -50,11 +52,11 @@ def _bend(
         entry, here = tape.entries[i], deltas.pop()
         bents = [moves.pop(slot, None) for slot in entry.outputs]
         found: Tangents = []
-        if entry.bend is not None and any(delta is not None for delta in here):
+        if entry.how.bend is not None and any(delta is not None for delta in here):
             moving = [_there(bent, delta, count) for bent, delta in zip(bents, here)]
-            found = entry.bend(kept.pop(i), here, moving, layout)
-        elif entry.pull is not None and bents[0] is not None:
-            found = entry.pull(bents[0], layout)
+            found = entry.how.bend(kept.pop(i), here, moving, layout)
+        elif entry.how.pull is not None and bents[0] is not None:
+            found = entry.how.pull(bents[0], layout)
         for slot, part in zip(entry.inputs, found):
             if slot is not None and part is not None:
                 moves[slot] = moves[slot] + part if slot in moves else part

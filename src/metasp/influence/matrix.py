@@ -56,7 +56,7 @@ def _layers(recorded: Recorded) -> list[tuple[Tensor, Tensor, tuple[int, ...]]] 
     if not tape.separable():
         return None
     edges = tape.edges()
-    fans = [tape.entries[i].fan for i in edges]
+    fans = [tape.entries[i].how.fan for i in edges]
     params = [tuple(s for s in tape.entries[i].inputs if s in tape.leaves) for i in edges]
     used = [slot for entry in tape.entries for slot in entry.inputs if slot in tape.leaves]
     inside = [slot for slots in params for slot in slots]

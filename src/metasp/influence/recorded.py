@@ -1,7 +1,8 @@
 """One forward pass on a batch, kept with its graph for both its influence and the real update."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
@@ -17,7 +18,7 @@ class Recorded:
     """One ordinary forward pass on a batch, with its graph and its tape.
 
     ``losses`` has shape (n,). After the influence the same graph serves the real update:
-    ``(weights * recorded.losses).sum().backward()``.
+    ``recorded.backward(weights)``, or ``(weights * recorded.losses).sum().backward()``.
     """
 
     losses: Tensor
@@ -26,6 +27,22 @@ class Recorded:
     tape: Tape
     params: dict[str, nn.Parameter]
     versions: dict[str, int]  # of the parameters, which count every change but through `.data`
+    deltas: dict[int, Tensor] = field(default_factory=dict)  # see `Tape.dot`; by the influence
+
+    def backward(self, weights: Tensor) -> None:
+        """Add the gradient of the weighted sum of the losses, weights (n,), to each parameter's
+        ``grad``. After an influence that found every loss to hang on its own example alone, the
+        gradients inside the network are known but for these weights, and only those of the
+        parameters are computed: hooks on what is inside are then not called."""
+        slopes = None
+        if self.deltas and self.tape.separable():
+            with torch.no_grad():
+                slopes = self.tape.slopes(self.deltas, weights.detach())
+        if slopes is None:
+            torch.autograd.backward((weights * self.losses).sum())
+        else:
+            leaves, grads = zip(*slopes)
+            torch.autograd.backward(leaves, grads)
 
     def check(self, batch: Pair) -> None:
         """Raise unless it is of this batch, at the parameters as they are."""

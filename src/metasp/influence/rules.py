@@ -19,10 +19,14 @@ from metasp.influence.bends import (
     Convolved,
     Normal,
     Pull,
+    Slope,
     Tangents,
     bend_convolution,
     bend_linear,
     bend_norm,
+    slope_convolution,
+    slope_linear,
+    slope_norm,
 )
 from metasp.influence.layout import Layout, affine, room_like
 
@@ -42,7 +46,8 @@ class Linearised:
     ``dot`` is for tangents of parameters alone: the inner product of each row of what ``push``
     makes of them with that row of a tensor like the result, (directions, rows), in fewer passes
     over memory. ``fan`` is what a linear layer's weight multiplies, rows of it (n, d). ``pull`` or
-    ``bend`` say how its gradients move; see `metasp.influence.bends`."""
+    ``bend`` say how its gradients move, ``slope`` gives those of its parameters; see
+    `metasp.influence.bends`."""
 
     inputs: tuple[Tensor, ...]
     push: Push
@@ -51,6 +56,7 @@ class Linearised:
     fan: Tensor | None = None
     pull: Pull | None = None
     bend: Bend | None = None
+    slope: Slope | None = None
 
 
 def unstacked(result: Tensor, like: Tensor) -> Tensor:
@@ -132,8 +138,11 @@ def _convolution(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
         out_shape = tuple(out.shape)
         inputs = (input, weight) if bias is None else (input, weight, bias)
         called = Convolved.of(w.dim() - 2, *how)
-        bend = None if called is None else bend_convolution(inputs, called)
-        return Linearised(inputs, push, (x, w), dot, bend=bend)
+        linear = Linearised(inputs, push, (x, w), dot)
+        if called is None:
+            return linear
+        bend, slope = bend_convolution(inputs, called), slope_convolution(inputs, called)
+        return replace(linear, bend=bend, slope=slope)
 
     return rule
 
@@ -154,7 +163,8 @@ def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = No
 
     inputs = (input, weight) if bias is None else (input, weight, bias)
     fan = x if x.dim() == 2 else None
-    return Linearised(inputs, push, (x, w), fan=fan, bend=bend_linear(inputs))
+    bend, slope = bend_linear(inputs), slope_linear(inputs)
+    return Linearised(inputs, push, (x, w), fan=fan, bend=bend, slope=slope)
 
 
 def _batch_norm(
@@ -186,7 +196,8 @@ def _batch_norm(
         return None
     mean, inverse = running_mean.clone(), (running_var + eps).rsqrt()
     linear = normalised(read, mean, inverse, eps, None)
-    return replace(linear, bend=bend_norm(read, Normal(mean, inverse, None)))
+    by = Normal(mean, inverse, None)
+    return replace(linear, bend=bend_norm(read, by), slope=slope_norm(read, by))
 
 
 def normalised(

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from metasp.influence.bends import Bend, Pull, Tangents
+from metasp.influence.bends import Tangents
 from metasp.influence.generic import again, tensors_in
 from metasp.influence.layout import Layout
 from metasp.influence.origin import RandomState
 from metasp.influence.rowwise import TESTS, makes_rows, stays_in_rows
-from metasp.influence.rules import RULES, Dot, Linearised, Push
+from metasp.influence.rules import RULES, Linearised
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,9 @@ class Entry:
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
-    push: Push
+    how: Linearised
     saved: tuple[tuple[Tensor, int], ...]
     edge: GradientEdge | None  # where parameters enter the rows of the batch: see `dot`
-    dot: Dot | None
-    fan: Tensor | None
-    pull: Pull | None
-    bend: Bend | None
     ends: tuple[GradientEdge, ...]  # of the outputs: see `metasp.influence.curved`
 
 
@@ -91,10 +87,10 @@ class Tape:
             for slot in entry.inputs:
                 if slot is not None and last[slot] == i:
                     tangents.pop(slot, None)
-            if kept is not None and entry.bend is not None:
+            if kept is not None and entry.how.bend is not None:
                 kept[i] = incoming
             if any(t is not None for t in incoming):
-                for slot, out in zip(entry.outputs, entry.push(incoming, layout)):
+                for slot, out in zip(entry.outputs, entry.how.push(incoming, layout)):
                     if out is not None:
                         tangents[slot] = out
         assert self.losses is not None
@@ -120,10 +116,10 @@ class Tape:
             ends = entry.outputs[0] in self.rows
             if ends and i not in deltas:
                 continue
-            if ends and entry.dot is not None and len(incoming) > 1 and incoming[0] is None:
-                total += rows * entry.dot(incoming, deltas[i], layout)
+            if ends and entry.how.dot is not None and len(incoming) > 1 and incoming[0] is None:
+                total += rows * entry.how.dot(incoming, deltas[i], layout)
                 continue
-            outgoing = entry.push(incoming, layout)
+            outgoing = entry.how.push(incoming, layout)
             if ends:
                 if outgoing[0] is not None:
                     delta = (deltas[i] * rows).reshape(1, rows, -1)
@@ -135,6 +131,28 @@ class Tape:
     def edges(self) -> dict[int, GradientEdge]:
         """The gradient edges that `dot` needs, by entry."""
         return {i: e.edge for i, e in enumerate(self.entries) if e.edge is not None}
+
+    def slopes(
+        self, deltas: Mapping[int, Tensor], weights: Tensor
+    ) -> list[tuple[Tensor, Tensor]] | None:
+        """The leaves of a `separable` tape, each with a part of its gradient for the weighted sum
+        of the losses; None where an operation makes that difficult.
+
+        ``deltas`` are those of `dot`: each row is that of its own loss, whatever its weight."""
+        found: list[tuple[Tensor, Tensor]] = []
+        factors = weights * len(weights)
+        for i, entry in enumerate(self.entries):
+            first, *others = entry.inputs
+            if entry.edge is None and not any(slot in self.leaves for slot in entry.inputs):
+                continue
+            plain = first not in self.leaves and all(s is None or s in self.leaves for s in others)
+            if entry.edge is None or entry.how.slope is None or not plain:
+                return None
+            if i in deltas:
+                by_row = factors.view(-1, *[1] * (deltas[i].dim() - 1))
+                grads = entry.how.slope(deltas[i] * by_row)
+                found += [(self.leaves[s], g) for s, g in zip(others, grads) if s is not None]
+        return found
 
 
 LAYOUT_BOUND = frozenset((
@@ -257,20 +275,8 @@ class Recorder(TorchFunctionMode):
                 if len(outputs) > 1:
                     self.tape.coupled = "a parametrised operation with several results"
         saved = tuple((t, t._version) for t in linear.saved)
-        self.tape.entries.append(
-            Entry(
-                inputs,
-                results,
-                linear.push,
-                saved,
-                edge,
-                linear.dot,
-                linear.fan,
-                linear.pull,
-                linear.bend,
-                tuple(get_gradient_edge(t) for t in outputs),
-            )
-        )
+        ends = tuple(get_gradient_edge(t) for t in outputs)
+        self.tape.entries.append(Entry(inputs, results, linear, saved, edge, ends))
 
     def _place(
         self,
