@@ -26,6 +26,7 @@ NAMES = (
     "parallel",
     "optimizers",
     "frozen",
+    "precision",
     "libraries",
     "cleanlab",
     "peers",
@@ -65,6 +66,7 @@ def command(
       parallel   a weighted step split over processes
       optimizers an influence with the pseudo step of AdamW and others against SGD's
       frozen     a task on a frozen encoder's features against training through it
+      precision  a step in bfloat16 and compiled, with influence and without
       libraries  our influence against captum, Kronfluence and pyDVL
       cleanlab   wrong labels found by our scores and by cleanlab, same network
       peers      nine methods beside Avalanche's: accuracy and time

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,32 +24,36 @@ from metasp.spec import RunSpec
 SIZES = (500, 1000, 2000, 10_000)
 SEEDS = 5
 TASKS = 5
-LIMIT = 1.5  # a run among the most may cost so many times a run among the fewest
+REPEATS = 3  # of which the quickest counts
+LIMIT = 1.15  # of the power of the number of runs with which the time may grow
 
 
 @dataclass(frozen=True)
 class Row:
-    """So many runs reported: seconds in all, milliseconds per run, and these over the first's."""
+    """So many runs reported: seconds in all, milliseconds per run, and the power of the number with
+    which the time has grown since the fewest."""
 
     runs: int
     seeds: int  # of each row of the table
     seconds: float
     per_run: float
-    growth: float
+    power: float | None
 
 
 def measure(sizes: Sequence[int] = SIZES, told: Told = silent) -> list[Row]:
     """Runs with five seeds for each row of the table, and runs that are a row each."""
     rows: list[Row] = []
     for seeds in (SEEDS, 1):
-        first = 0.0
+        first: Row | None = None
         for place, size in enumerate(sizes):
             with tempfile.TemporaryDirectory() as folder:
                 make_runs(Path(folder), size, seeds)
-                seconds = report_seconds(Path(folder))
-            per_run = 1000 * seconds / size
-            first = first or per_run
-            rows.append(Row(size, seeds, seconds, per_run, per_run / first))
+                seconds = min(report_seconds(Path(folder)) for _ in range(REPEATS))
+            power = None
+            if first is not None:
+                power = math.log(seconds / first.seconds) / math.log(size / first.runs)
+            rows.append(Row(size, seeds, seconds, 1000 * seconds / size, power))
+            first = first or rows[-1]
             told(((seeds == 1) * len(sizes) + place + 1) / (2 * len(sizes)))
     return rows
 
@@ -95,13 +100,14 @@ def report_seconds(folder: Path) -> float:
 def render(rows: Sequence[Row]) -> list[str]:
     lines = [f"{'runs':>6}{'seeds of a row':>16}{'seconds':>9}{'ms per run':>12}{'growth':>8}"]
     for row in rows:
-        over = "  OVER" if row.growth > LIMIT else ""
+        grown = "" if row.power is None else f"^{row.power:.2f}"
+        over = "  OVER" if row.power is not None and row.power > LIMIT else ""
         lines.append(
-            f"{row.runs:>6}{row.seeds:>16}{row.seconds:>9.2f}{row.per_run:>12.2f}"
-            f"{row.growth:>8.2f}{over}"
+            f"{row.runs:>6}{row.seeds:>16}{row.seconds:>9.2f}{row.per_run:>12.2f}{grown:>8}{over}"
         )
     lines.append(
-        f"processor time; growth: the time per run over that of the fewest runs; limit {LIMIT:g}."
+        f"processor time, the least of {REPEATS}; ^x: grown as the x-th power of the runs since "
+        f"the fewest, at most {LIMIT:g}."
     )
     lines.append(machine())
     return lines

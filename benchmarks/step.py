@@ -123,12 +123,12 @@ def spread_over_an_epoch(timings: Mapping[str, Timing]) -> dict[str, Timing]:
 
 
 def steps(
-    name: str, backbone: str, width: int, ranks: Ranks | None = None
+    name: str, backbone: str, width: int, ranks: Ranks | None = None, **changes: Any
 ) -> dict[str, Callable[[], object]]:
     """A call that takes one step of a method in the middle of its third task, and offers the
     batch to the memory as in a task's first epoch. Of one that judges labels, it is a step of a
     later epoch, and another call takes the first step of that epoch, which judges the task."""
-    trainer = at_third_task(name, backbone, width, ranks)
+    trainer = at_third_task(name, backbone, width, ranks, **changes)
     method, task = trainer.method, trainer.tasks[TASK]
     phases = method.phases(task, trainer.tasks[: TASK + 1])
     phase = phases[-1]
@@ -158,8 +158,11 @@ def steps(
     return {name + BEGINS: first_step, name: lambda: method.step(batch, phase)}
 
 
-def at_third_task(name: str, backbone: str, width: int, ranks: Ranks | None = None) -> Trainer:
-    """A trainer in its third task, after short first ones, with a full memory of those two."""
+def at_third_task(
+    name: str, backbone: str, width: int, ranks: Ranks | None = None, **changes: Any
+) -> Trainer:
+    """A trainer in its third task, after short first ones, with a full memory of those two; its
+    spec has these ``changes``."""
     images = noise_images(JUDGED // 2 if name in JUDGES else BATCH // 2)
     trainer = noise_trainer(
         images,
@@ -172,6 +175,7 @@ def at_third_task(name: str, backbone: str, width: int, ranks: Ranks | None = No
         backbone=backbone,
         width=width,
         epochs=1,
+        **changes,
     )
     for index in range(TASK):
         task = trainer.tasks[index]
