@@ -1,5 +1,7 @@
 """The tape by itself: tangents of what was recorded, or a reason why there are none."""
 
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -105,6 +107,19 @@ def test_a_saved_value_that_changes_later_breaks_it():
     with torch.no_grad():
         net.layer.weight.add_(1.0)
     assert not tape.usable()
+
+
+def test_no_value_is_kept_that_nobody_needs():
+    """A ReLU is linearised by its result: what enters it may go."""
+    layer, x = torch.nn.Linear(3, 4).double(), normal(N, 3)
+    with Recorder(N, x.device) as recorder:
+        entering = layer(x)
+        gone = weakref.ref(entering)
+        losses = F.relu(entering).sum(1)
+        del entering
+    tape = recorder.finish(losses)
+    assert tape.usable()
+    assert gone() is None
 
 
 def test_autocast_breaks_it():

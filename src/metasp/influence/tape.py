@@ -12,7 +12,7 @@ takes a slower exact path. A tape is never approximately right.
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -276,7 +276,8 @@ class Recorder(TorchFunctionMode):
                     self.tape.coupled = "a parametrised operation with several results"
         saved = tuple((t, t._version) for t in linear.saved)
         ends = tuple(get_gradient_edge(t) for t in outputs)
-        self.tape.entries.append(Entry(inputs, results, linear, saved, edge, ends))
+        how = replace(linear, inputs=())  # the tape keeps no value alive that nobody needs
+        self.tape.entries.append(Entry(inputs, results, how, saved, edge, ends))
 
     def _place(
         self,
