@@ -394,10 +394,5 @@ def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
             numbers[key] = float(value)
         elif isinstance(value, tuple):
             numbers[key] = tuple(float(v) if isinstance(v, Tensor) else v for v in value)
-    return {
-        **numbers,
-        "foreach": False,
-        "fused": False,
-        "capturable": False,
-        "differentiable": False,
-    }
+    loops = ("foreach", "fused", "capturable", "differentiable")
+    return {**numbers, **dict.fromkeys(loops, False)}
