@@ -110,3 +110,11 @@ def test_synchronised_batch_norm_is_refused_and_the_others_are_not(tmp_path):
             torch.testing.assert_close(shared.fused, alone.fused)
     finally:
         dist.destroy_process_group()
+
+
+def test_one_rank_takes_the_step_of_its_optimizer(ranks):
+    """SGD along 3 for the parameter of the loss; the other has no gradient and stays."""
+    used, unused = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    ranks.descend((3 * used).sum(), torch.optim.SGD([used, unused], lr=0.1, weight_decay=0.0))
+    torch.testing.assert_close(used.detach(), torch.full((2,), 0.7))
+    assert torch.equal(unused.detach(), torch.ones(2))

@@ -6,21 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.autograd.forward_ad as fw
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from metasp.influence import sp_influence
 from metasp.influence.parallel import Ranks
 from metasp.influence.shares import Share
 from metasp.influence.split_norm import batch_norm
 from metasp.influence.splitting import HERE, split_over_ranks
-
-
-@pytest.fixture
-def ranks():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield Ranks()
-    dist.destroy_process_group()
 
 
 def ours(ranks, x, weight, bias, running):
@@ -110,3 +103,43 @@ def test_a_pass_that_ends_at_the_features_is_shared_too(ranks):
     torch.testing.assert_close(split.features(x), whole.features(x))
     assert whole.under_way is None
     assert split.under_way == Share(ranks, 6)
+
+
+class Twin(Ranks):
+    """One of two that are given the same rows, so that it knows what the other would say."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = 2
+
+    def _sum(self, buffer):
+        buffer.mul_(2)
+
+    def all_rows(self, own, bounds, dim):
+        return torch.cat([own.detach()] * 2, dim)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_two_compute_together_is_what_one_computes(ranks, training):
+    whole, split = Several().train(training), Several().train(training)
+    rows = torch.randn(3, 4).repeat(2, 1)
+    split_over_ranks(split, Twin())
+    answers = [model(rows) for model in (whole, split)]
+    torch.testing.assert_close(*answers)
+    for answer in answers:
+        answer.square().sum().backward()
+    for mine, theirs in zip(split.parameters(), whole.parameters()):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_influence_through_a_split_model_is_that_through_the_whole(ranks):
+    whole, split = Several(), Several()
+    for model in (whole, split):
+        nn.init.constant_(model.body[1].bias, 0.7)
+    split_over_ranks(split, ranks)
+    torch.manual_seed(1)
+    pairs = [(torch.randn(6, 4), torch.arange(6) % 2) for _ in range(3)]
+    loss = nn.CrossEntropyLoss(reduction="none")
+    found, known = (sp_influence(model, loss, *pairs, lr=0.1) for model in (split, whole))
+    assert found.path == known.path == "tape"
+    torch.testing.assert_close(found.fused, known.fused)

@@ -13,6 +13,7 @@ from metasp.influence import (
     virtual_parameters,
     with_parameters,
 )
+from metasp.influence.origin import kept_random_state
 from tests.influence.test_core import LOSS, SHAPES, problem
 
 
@@ -113,6 +114,17 @@ def test_virtual_parameters_are_where_the_optimizer_goes(nesterov):
     torch.testing.assert_close(outputs, model(old[0]))
 
 
+def test_the_stream_of_a_gpu_is_put_back_too(monkeypatch):
+    streams, gpu = {"cuda:1": torch.tensor([7])}, torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: streams[str(device)])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: streams.update({str(device): state})
+    )
+    with kept_random_state(gpu):
+        streams["cuda:1"] = torch.tensor([8])
+    assert streams["cuda:1"].tolist() == [7]
+
+
 def test_evaluating_elsewhere_leaves_the_statistics():
     model, batch, _, _ = problem("convnet")
     before = snapshot(model)
@@ -158,6 +170,13 @@ def test_a_loss_per_batch_is_refused():
     model, batch, old, new = problem("mlp")
     with pytest.raises(UserError, match='reduction="none"'):
         sp_influence(model, torch.nn.CrossEntropyLoss(), batch, old, new, lr=0.1)
+
+
+def test_one_example_is_too_few_for_batch_normalisation():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))
+    one, two = ((torch.rand(n, 2), torch.zeros(n, dtype=torch.long)) for n in (1, 2))
+    with pytest.raises(UserError, match=r"^batch normalisation needs two examples or more"):
+        sp_influence(model, LOSS, one, two, two, lr=0.1)
 
 
 def test_no_step_size_is_refused():
