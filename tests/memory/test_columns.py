@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from metasp.encoded import EncodedRows
 from metasp.memory import SELECTIONS, Column, Memory, Offer
 from metasp.store.forget import cleared
 from metasp.types import Batch
@@ -179,3 +180,24 @@ def test_a_memory_that_was_never_written_to_is_an_empty_data_set():
     found = Memory(3).examples()
     assert len(found) == len(found.labels) == len(found.ids) == 0
     assert found.take(torch.arange(0)).size == 0
+
+
+class Plain(EncodedRows):
+    """Pictures of one number, whose encoded form is that byte."""
+
+    def read(self, rows):
+        return [bytes([row]) for row in rows]
+
+    def decode(self, content, row):
+        return np.frombuffer(content, np.uint8).reshape(1, 1, 1)
+
+    def encode(self, picture):
+        return picture.tobytes()
+
+
+def test_pictures_that_stay_encoded_come_back_from_the_slots_they_were_put_in():
+    memory, ids = Memory(4, pictures=Plain(9, (1, 1, 1))), torch.tensor([5, 8])
+    pictures = ids.to(torch.uint8).view(2, 1, 1, 1)
+    memory.write(torch.tensor([3, 0]), Batch(pictures, torch.zeros_like(ids), ids), 0)
+    assert memory.inputs.contents == [b"\x08", b"", b"", b"\x05"]
+    assert memory.read(torch.tensor([0, 3])).inputs.flatten().tolist() == [8, 5]

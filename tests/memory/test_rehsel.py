@@ -155,3 +155,10 @@ def test_kmeans_goes_by_distance_wherever_the_rows_lie(offset):
     for label in range(6):
         assert len(nearest[group == label].unique()) == 1
     assert distance.max() < 10
+
+
+def test_where_all_fit_they_enter_in_their_order_and_nothing_is_clustered():
+    offer = Offer(torch.zeros(4, dtype=torch.long), torch.arange(4), 0, 1,
+                  lambda rows: pytest.fail("points were asked for"), torch.rand(4))  # fmt: skip
+    placement = SELECTIONS["rehsel"].decide(Memory(4), offer, Streams(1)["selection"])
+    assert placement.chosen.tolist() == placement.slots.tolist() == [0, 1, 2, 3]

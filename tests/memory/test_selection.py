@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -256,3 +257,26 @@ def test_greedy_takes_the_first_free_slot_and_then_any_of_the_largest_class():
     (slot,) = offer([9], 9)
     assert slot in range(6)
     assert offer([4, 7], 10) == []  # a third of six each, and they hold that or more
+
+
+def test_the_ring_lets_nobody_in_where_all_of_the_task_are_pinned():
+    memory = Memory(4)
+    offer(memory, "ring", batch(range(4)), tasks=2)
+    own = torch.nonzero(memory.tasks == 0).flatten()
+    assert len(own) == 2
+    memory.update(own, pinned=torch.ones(2, dtype=torch.bool))
+    before = memory.ids.clone()
+    assert len(offer(memory, "ring", batch(range(10, 13)), tasks=2).slots) == 0
+    assert torch.equal(memory.ids, before)
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_one_that_cannot_decide_without_a_judgement_says_so_of_itself(name):
+    chosen, rows = SELECTIONS[name], batch(range(6))
+    known = {"points": lambda at: torch.rand(len(at), 2), "influence": torch.rand(6).double(),
+             "loss": torch.rand(6), "final_loss": lambda: torch.rand(6),
+             "redundancy": torch.zeros(6)}  # fmt: skip
+    refused = pytest.raises(UserError, match="judges labels") if chosen.judged else nullcontext()
+    with refused:
+        given = Offer(rows.labels, rows.ids, 0, 1, **known)
+        chosen.decide(Memory(4, chosen.columns), given, generator(0))

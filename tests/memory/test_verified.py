@@ -58,3 +58,11 @@ def test_where_every_slot_is_pinned_a_newcomer_is_refused_only_beyond_the_shares
     memory = filled([0, 1], pinned=[0, 1])
     found = decide(memory, [2], [0, 1, 2])
     assert (len(found.placement.slots), found.refused) == (0, 1)
+
+
+def test_where_nobody_finds_room_the_memory_stays_as_it_is():
+    memory = filled([0, 1], pinned=[0, 1])
+    found = decide(memory, [2], [0, 1, 2])
+    newcomer = Batch(torch.full((1, 1), 9.0), torch.tensor([2]), torch.tensor([9]))
+    memory.apply(found.placement, newcomer, 1)
+    assert memory.ids.tolist() == memory.inputs.flatten().tolist() == [0, 1]
