@@ -111,6 +111,19 @@ def test_the_memory_holds_every_class_and_no_more_than_is_cheap():
     assert completed(method="finetune", memory=0)[0].memory == 0
 
 
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ("gradient-diverse", "gradients of single examples"),
+        ("judged", "to know which labels are right"),
+        ("rehsel", "influence"),
+    ],
+)
+def test_a_selection_that_needs_what_the_method_does_not_compute_is_refused(chosen, words):
+    with pytest.raises(UserError, match=f"selection '{chosen}' needs {words}"):
+        completed(method="er", selection=chosen)
+
+
 def test_other_data_is_refused():
     with pytest.raises(UserError, match="is not what this run was started with"):
         completed(data_digest="0123")

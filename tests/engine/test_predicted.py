@@ -7,6 +7,8 @@ import torch
 
 import metasp.engine.trainer as engine
 from metasp.engine import build_trainer
+from metasp.engine.influence_table import value_columns
+from metasp.types import Examples
 from tests.helpers import final_weights, finish, outcome
 from tests.methods.factories import digits
 
@@ -81,3 +83,15 @@ def test_a_head_without_a_place_for_every_class_predicts_nothing(outputs, known)
     ids = [*seen[0].train.ids.tolist(), *seen[1].train.ids[:1].tolist(), 10**6]
     found = engine.predicted_labels(learner, seen, ids)
     assert [label is not None for label in found] == [known] * (len(ids) - 1) + [False]
+
+
+def test_of_numbers_it_tells_those_given_and_what_the_model_says_of_the_examples_met():
+    learner = digits("er").learner
+    learner.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 1))
+    inputs = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
+    train = Examples.of(inputs, torch.tensor([0.5, 1.5, torch.nan, 3.5]))
+    met = torch.tensor([True, False, True, True])
+    found = value_columns(learner, train, met)
+    assert found["target"] == [0.5, None, 3.5]
+    said = learner.model(learner.transform(inputs))[met].flatten().tolist()
+    assert found["said"] == pytest.approx(said)

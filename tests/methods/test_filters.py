@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from metasp.benchmarks import load_benchmark
 from metasp.errors import UserError
-from metasp.methods.context import Weighed
+from metasp.methods.context import Weighed, unweighed
 from metasp.methods.filters import lowest, only
 from tests.methods.factories import digits, small, train
 
@@ -119,3 +119,19 @@ def test_glc_does_not_fit_the_verified_before_it_has_looked():
     assert len(trainer.method.slots()) == 0
     trainer.method.corrects = True
     assert len(trainer.method.slots()) == 4
+
+
+def test_the_goal_of_glc_is_the_plain_loss_of_each_label():
+    trainer = digits("glc", **NOISY, settings={"correct_from": 2}, augment=False)
+    train(trainer, 4)
+    seen, outputs, labels = [], torch.randn(3, 10), torch.tensor([1, 0, 1])
+
+    def watched(learner, batch, objective):
+        seen.append(objective)
+        return unweighed(learner, batch, objective)
+
+    trainer.learner.weigh = watched
+    trainer.method.step(trainer.tasks[0].train.take(torch.arange(4)), None)
+    found = trainer.method.losses(outputs, seen[0].goal(labels))
+    assert trainer.method.corrects
+    torch.testing.assert_close(found, F.cross_entropy(outputs, labels, reduction="none"))

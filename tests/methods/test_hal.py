@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from metasp.methods.hal import add_at_most_as_long
 from tests.methods.factories import changed, digits, everything, train, weights
 
 ROWS, WEIGHT = torch.arange(8), 0.05
@@ -208,3 +209,11 @@ def test_a_forgotten_example_takes_its_anchor_along_and_no_other():
     method.forget(torch.tensor([int(ids[1]), 10_000]))
     assert torch.equal(method.anchors_ids, ids[kept])
     assert torch.equal(method.anchors, anchors[kept])
+
+
+def test_a_parameter_without_a_gradient_gets_the_part_that_is_added():
+    """(3, 4) is twice as long as 2.5, so half of each part is added."""
+    with_one, without = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    with_one.grad = torch.tensor([2.5])
+    add_at_most_as_long([(with_one, torch.tensor([3.0])), (without, torch.tensor([4.0]))])
+    assert (with_one.grad.item(), without.grad.item()) == pytest.approx((4.0, 2.0))

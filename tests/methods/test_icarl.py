@@ -14,7 +14,7 @@ from metasp.learner import ContinualLearner
 from metasp.methods.method import Phase
 from metasp.store.forget import cleared
 from tests.learner.factories import pair
-from tests.methods.factories import digits, train
+from tests.methods.factories import digits, fill, train
 from tests.methods.test_der import growing
 
 
@@ -55,6 +55,15 @@ def test_before_there_are_exemplars_the_outputs_decide():
     trainer.learner.model.eval()
     found = trainer.learner.scoring()(inputs)
     assert torch.equal(found, trainer.learner.model(inputs))
+
+
+def test_a_class_without_exemplars_is_never_chosen():
+    trainer = digits("icarl")
+    fill(trainer)
+    held = set(trainer.learner.memory.labels[trainer.learner.memory.occupied].tolist())
+    found = trainer.method.scoring()(torch.rand(5, 1, 8, 8))
+    assert {*found.isfinite().nonzero()[:, 1].tolist()} == held
+    assert {*found.argmax(1).tolist()} <= held
 
 
 def test_old_classes_are_held_to_the_network_of_before_the_task():
