@@ -6,10 +6,17 @@ import click
 
 from metasp.cli import COMMANDS, app
 
+ABOUT = (
+    "After this page you can look up every command, option and setting of `metasp`.",
+    "",
+    "`docs/make_cli.py` makes this page from the help of the commands. Names in square brackets at",
+    "the end of an option, such as `[gdumb]`, are the methods that have this setting.",
+)
+
 
 def reference() -> str:
     """The help of every command, as one page."""
-    parts = ["# Command line", "", "Made from the commands themselves by `docs/make_cli.py`.", ""]
+    parts = ["# Command line", "", *ABOUT, ""]
     settings = {"terminal_width": 88, **app.context_settings}
     root = click.Context(app, info_name="metasp", **settings)
     for name in COMMANDS:

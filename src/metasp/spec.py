@@ -102,7 +102,9 @@ class RunSpec:
         None, "Column of the table that holds the label.", role="data"
     )
     true_label_column: str | None = setting(
-        None, "Column that holds the true label, for scoring and for test data alone.", role="data"
+        None,
+        "Column that holds the true label; used only for scoring and for test data.",
+        role="data",
     )
     decode: str = setting(
         "auto",
@@ -120,8 +122,8 @@ class RunSpec:
     )
     labels: str | None = setting(
         None,
-        "CSV or Parquet file of other train labels (id, label or --label-column); those of the "
-        "data become the true ones.",
+        "CSV or Parquet file (columns id and label, or --label-column) whose labels replace those "
+        "of the train data; the labels of the data count as the true ones.",
         role="data",
     )
     label_noise: float = setting(
@@ -134,9 +136,10 @@ class RunSpec:
     )
     label_noise_kind: str = setting(
         "symmetric",
-        "How labels are made wrong: they become any other class (symmetric), every other class "
-        "takes its neighbour's label (one-sided), each class has one that it is taken for (pairs), "
-        "or the label stays and the example is of another class (junk).",
+        "How labels are made wrong. symmetric: a label becomes any other class. one-sided: "
+        "examples of every second class get the label of the next one. pairs: examples of each "
+        "class get the label of one fixed other class. junk: the label stays, and the example is "
+        "replaced by one of another class.",
         choices=("symmetric", "one-sided", "pairs", "junk"),
         late=True,
         role="data",
@@ -144,7 +147,7 @@ class RunSpec:
     )
     label_noise_scope: str = setting(
         "task",
-        "Wrong labels come from the classes of the task, or from all seen.",
+        "Take wrong labels from the classes of the task, or from all classes seen so far.",
         choices=("task", "seen"),
         role="data",
     )
@@ -256,8 +259,8 @@ class RunSpec:
     )
     test_every: int = setting(
         1,
-        "Test after every N-th task, and after the last: all tests together grow with the square "
-        "of the tasks.",
+        "Test only after every N-th task and after the last; the time of all tests together grows "
+        "with the square of the number of tasks.",
         min=1,
         role="training",
         late=True,

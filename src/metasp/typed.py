@@ -27,13 +27,13 @@ class SplitKeywords(TypedDict, total=False):
     label_noise: float
     """Part of the train labels that is replaced by wrong ones. Default: 0.0."""
     label_noise_kind: str
-    """How labels are made wrong: they become any other class (symmetric), every other class takes
-    its neighbour's label (one-sided), each class has one that it is taken for (pairs), or the
-    label stays and the example is of another class (junk). One of symmetric, one-sided, pairs,
-    junk. Default: symmetric."""
+    """How labels are made wrong. symmetric: a label becomes any other class. one-sided: examples
+    of every second class get the label of the next one. pairs: examples of each class get the
+    label of one fixed other class. junk: the label stays, and the example is replaced by one of
+    another class. One of symmetric, one-sided, pairs, junk. Default: symmetric."""
     label_noise_scope: str
-    """Wrong labels come from the classes of the task, or from all seen. One of task, seen.
-    Default: task."""
+    """Take wrong labels from the classes of the task, or from all classes seen so far. One of
+    task, seen. Default: task."""
     imbalance: float
     """Share of its train examples that every other class of a task keeps. Default: 1.0."""
 
@@ -46,15 +46,15 @@ class SpecKeywords(SplitKeywords, total=False):
     label_column: str | None
     """Column of the table that holds the label."""
     true_label_column: str | None
-    """Column that holds the true label, for scoring and for test data alone."""
+    """Column that holds the true label; used only for scoring and for test data."""
     decode: str
     """Decode pictures all before training (eager) or as they are needed (lazy); auto: by their
     size, lazy above 2 GB. One of auto, eager, lazy. Default: auto."""
     skip_corrupt: bool
     """Leave out pictures that cannot be decoded, and count them. Default: False."""
     labels: str | None
-    """CSV or Parquet file of other train labels (id, label or --label-column); those of the data
-    become the true ones."""
+    """CSV or Parquet file (columns id and label, or --label-column) whose labels replace those of
+    the train data; the labels of the data count as the true ones."""
     trusted: int
     """Examples per class whose true labels are given, as if a person had verified them; they leave
     the stream and are pinned in the memory. Default: 0."""
@@ -109,8 +109,8 @@ class SpecKeywords(SplitKeywords, total=False):
     patience: int
     """End a phase after this many epochs without a lower validation loss. Default: 3."""
     test_every: int
-    """Test after every N-th task, and after the last: all tests together grow with the square of
-    the tasks. Default: 1."""
+    """Test only after every N-th task and after the last; the time of all tests together grows
+    with the square of the number of tasks. Default: 1."""
     lr_drop: float
     """Factor of each drop. Default: 0.1."""
     augment: bool
@@ -208,8 +208,8 @@ class RunKeywords(SpecKeywords, total=False):
     references: int
     """(gss) Random memory examples whose gradients a new one is compared with. Default: 4."""
     reuse: int | None
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Steps for which V, and what enters the
-    head for it, is kept; needs the scope head."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Keep V, and the inputs of the head for
+    it, for this many steps; needs the scope head."""
     ridge: float
     """(gem) Added to the diagonal of the projection problem. Default: 0.001."""
     rule: str
@@ -240,7 +240,7 @@ class RunKeywords(SpecKeywords, total=False):
     told: bool
     """(loss-filter) Control: drop the true share of wrong labels instead. Default: False."""
     train_batch: int
-    """(gdumb) Memory examples per step of that training. Default: 16."""
+    """(gdumb) Memory examples per step of the training on the memory. Default: 16."""
     validation_new: float | None
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Size of V_new (2 or more), below 1 a
     fraction of the task; default: memory / 10."""

@@ -36,14 +36,23 @@ a_share: Any = {"type": click.FloatRange(min=0), "callback": whole_or_part}
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Where to work, and on which cluster."""
     options = [
-        click.option("--on", type=OneOf(["local", "ray"]), default="local", show_default=True),
-        click.option("--address", help="Cluster [default: RAY_ADDRESS, or a new one here]."),
+        click.option(
+            "--on",
+            type=OneOf(["local", "ray"]),
+            default="local",
+            show_default=True,
+            help="Work on this machine, or on a Ray cluster.",
+        ),
+        click.option(
+            "--address",
+            help="Address of the Ray cluster [default: RAY_ADDRESS, or a new cluster here].",
+        ),
         click.option(
             "--retries",
             type=click.IntRange(min=0),
             default=3,
             show_default=True,
-            help="How often a run is started again whose worker or node is lost.",
+            help="How often a run is started again after its worker or node is lost.",
         ),
     ]
     for option in reversed(options):

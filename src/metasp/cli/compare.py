@@ -29,7 +29,8 @@ Examples:
 @click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
 def command(run_a: Path, run_b: Path, form: str, as_json_: bool) -> None:
     """What changed from RUN_A to RUN_B, two runs on the same data: corrections, scores, and the
-    accuracy on each task. Of one seed a difference may be chance: `metasp report` compares many."""
+    accuracy on each task. With one seed a difference may be chance; `metasp report` compares
+    many seeds."""
     if as_json_ and form not in ("terminal", "json"):
         raise UserError(f"--json and --format {form} ask for two formats: give one of them.")
     tables = compare_tables([open_run(path) for path in (run_a, run_b)])

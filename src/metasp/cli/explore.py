@@ -61,9 +61,10 @@ def command(
     as_json: bool,
 ) -> None:
     """Write one page that shows which examples of RUN help the model remember, which help it
-    learn, which hurt both, and what the memory kept, and on which labels can be verified; with
-    RUN_B, which examples changed sides. The page needs no network and can be mailed. With --serve
-    it saves what you verify as RUN/verified.csv, which `metasp run --verified` takes."""
+    learn, which hurt both, and what the memory kept. On the page you can also verify labels. With
+    RUN_B it shows which examples changed sides between the two runs. The page needs no network and
+    can be mailed. With --serve it saves what you verify as RUN/verified.csv, which `metasp run
+    --verified` takes."""
     if typed("port") and not serve:
         raise UserError("--port only applies with --serve: add --serve, or leave --port out.")
     runs = [open_run(path) for path in (run, run_b) if path is not None]

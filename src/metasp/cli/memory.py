@@ -26,9 +26,9 @@ Examples:
 """
 MOST = 10_000_000  # rows of a file of ids
 run_argument = click.argument("run", type=click.Path(path_type=Path))
-label_option = click.option("--label", type=int, help="Only what is stored of this class.")
+label_option = click.option("--label", type=int, help="Only examples of this class.")
 task_option = click.option(
-    "--task", type=click.IntRange(min=1), help="Only what is stored of this task, from 1."
+    "--task", type=click.IntRange(min=1), help="Only examples of this task; tasks count from 1."
 )
 
 

@@ -51,7 +51,8 @@ ONLY_FOR = {  # options that other tables would ignore
 
 @click.command(epilog=EXAMPLES)
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--table", type=OneOf(TABLES), default="scores", show_default=True)
+@click.option("--table", type=OneOf(TABLES), default="scores", show_default=True,
+              help="Which table to make.")  # fmt: skip
 @click.option("--format", "form", type=OneOf(["terminal", *FORMATS]), default="terminal",
               show_default=True)  # fmt: skip
 @click.option("--against", help="Row or method that the others are tested against "

@@ -51,11 +51,11 @@ Examples:
 def command(
     run: Path, by: str | None, top: int | None, form: str, data: Path | None, as_json: bool
 ) -> None:
-    """List the examples of RUN most likely mislabelled, the most suspect first: by the odds that a
-    label is right, else (in older runs, and of very many classes) by the score of a method that
-    judges labels, the mean margin or the mean loss in training. Also say how many labels of each
-    class look wrong, what the memory holds and, if it is known which labels are wrong, how well
-    they are found."""
+    """List the examples of RUN that are most likely mislabelled, the most suspect first. They are
+    ranked by the odds that a label is right. Older runs and runs with very many classes have no
+    odds; there the score of a method that judges labels, the mean margin or the mean loss in
+    training ranks. Also say how many labels of each class look wrong, what the memory holds and, if
+    it is known which labels are wrong, how well they are found."""
     if as_json and form == "csv":
         raise UserError("--json and --format csv ask for two formats: give one of them.")
     directory = open_run(run)

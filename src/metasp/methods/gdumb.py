@@ -25,7 +25,7 @@ LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
 @dataclass(frozen=True, kw_only=True)
 class GDumbSettings(Settings):
     memory_epochs: int = setting(250, "Epochs over the memory after each task.", min=1)
-    train_batch: int = setting(16, "Memory examples per step of that training.", min=2)
+    train_batch: int = setting(16, "Memory examples per step of the training on the memory.", min=2)
     cutmix: float = setting(0.5, "Chance that a step mixes its images.", min=0, max=1)
     clip: float = setting(10.0, "Largest norm of a gradient.", min=1e-6)
 

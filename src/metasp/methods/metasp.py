@@ -56,7 +56,7 @@ class MetaSPSettings(Settings):
     scope: str | None = setting(None, "Prefix of the parameters the influence looks at.")
     reuse: int | None = setting(
         None,
-        "Steps for which V, and what enters the head for it, is kept; needs the scope head.",
+        "Keep V, and the inputs of the head for it, for this many steps; needs the scope head.",
         min=1,
     )
     every: int = setting(1, "Compute influence at every k-th step; plain rehearsal between.", min=1)
