@@ -153,7 +153,7 @@ class RunSpec:
     )
     imbalance: float = setting(
         1.0,
-        "Share of its train examples that every other class of a task keeps.",
+        "Share of its train examples that every second class of a task keeps.",
         min=0,
         max=1,
         late=True,

@@ -35,7 +35,7 @@ class SplitKeywords(TypedDict, total=False):
     """Take wrong labels from the classes of the task, or from all classes seen so far. One of
     task, seen. Default: task."""
     imbalance: float
-    """Share of its train examples that every other class of a task keeps. Default: 1.0."""
+    """Share of its train examples that every second class of a task keeps. Default: 1.0."""
 
 
 class SpecKeywords(SplitKeywords, total=False):
@@ -151,20 +151,20 @@ class RunKeywords(SpecKeywords, total=False):
     consistency: float
     """(cls-er) Weight of the distance to an average's outputs (λ). Default: 0.1."""
     correct_from: int
-    """(glc) First epoch of a task that is corrected; the ones before show the mistakes. Default:
-    4."""
+    """(glc) First epoch of a task whose loss is corrected; earlier ones show the mistakes.
+    Default: 4."""
     cutmix: float
     """(gdumb) Chance that a step mixes its images. Default: 0.5."""
     decisive: float
-    """(metasp-robust) Factor on the evidence for a label in its weight; 1: the weight is its
-    chance. Default: 4.0."""
+    """(metasp-robust) Factor on the evidence for a label; 1: the weight is the chance that it is
+    right. Default: 4.0."""
     drift_at: str
     """(hal) Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is
     what public code does. One of trial, now. Default: trial."""
     drop: float
     """(loss-filter) Share of new examples that is dropped. Default: 0.5."""
     easiest: float
-    """(metasp-robust) Part of a class that stands for it where none is verified. Default: 0.2."""
+    """(metasp-robust) Share of a class that represents it if none is verified. Default: 0.2."""
     edit_decay: float
     """(gmed) How much smaller each further edit of the same example is. Default: 0.0."""
     edit_rate: float
@@ -222,8 +222,8 @@ class RunKeywords(SpecKeywords, total=False):
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Prefix of the parameters the influence
     looks at."""
     shuffle_influence: bool
-    """(metasp-robust, metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Control: deal the
-    weights at random within the batch. Default: False."""
+    """(metasp-robust, metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Control: shuffle the
+    weights within each batch. Default: False."""
     span: float
     """(cls-er) Part of a task's steps that an average spans at most: in short tasks it keeps less.
     Default: 0.1."""
@@ -233,10 +233,10 @@ class RunKeywords(SpecKeywords, total=False):
     """(cls-er) Chance that a step moves the stable average. Default: 0.7."""
     strength: float
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Factor on the influence in the
-    weights; above 1 no weight falls below 0. Default: 1.0."""
+    weights; above 1, negative weights become 0. Default: 1.0."""
     strict: float
-    """(metasp-robust) Share of wrong labels from which on a class is learned by its better half
-    alone. Default: 0.05."""
+    """(metasp-robust) Share of wrong labels above which only the better half of a class is
+    learned. Default: 0.05."""
     told: bool
     """(loss-filter) Control: drop the true share of wrong labels instead. Default: False."""
     train_batch: int

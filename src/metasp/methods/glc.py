@@ -19,7 +19,7 @@ LEAST = 1e-8  # of a corrected probability
 @dataclass(frozen=True, kw_only=True)
 class GLCSettings(Settings):
     correct_from: int = setting(
-        4, "First epoch of a task that is corrected; the ones before show the mistakes.", min=2
+        4, "First epoch of a task whose loss is corrected; earlier ones show the mistakes.", min=2
     )
 
 

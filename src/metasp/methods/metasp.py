@@ -48,7 +48,7 @@ class MetaSPSettings(Settings):
         None, "Weight of Stability (1) against Plasticity (0); default: Pareto.", min=0, max=1
     )
     strength: float = setting(
-        1.0, "Factor on the influence in the weights; above 1 no weight falls below 0.", min=0
+        1.0, "Factor on the influence in the weights; above 1, negative weights become 0.", min=0
     )
     running: bool = setting(
         False, "Weigh by each example's mean influence in the task, not by this batch's."
@@ -66,7 +66,7 @@ class MetaSPSettings(Settings):
         choices=("pixels", "features"),
     )
     shuffle_influence: bool = setting(
-        False, "Control: deal the weights at random within the batch.", words="shuffled"
+        False, "Control: shuffle the weights within each batch.", words="shuffled"
     )
 
     def __post_init__(self) -> None:

@@ -33,22 +33,22 @@ ALL, RIGHT, TASK, LABEL_RIGHT = range(4)  # the columns of the tally's running n
 @dataclass(frozen=True, kw_only=True)
 class RobustSettings(Settings):
     easiest: float = setting(
-        0.2, "Part of a class that stands for it where none is verified.", min=0, max=1
+        0.2, "Share of a class that represents it if none is verified.", min=0, max=1
     )
     decisive: float = setting(
         4.0,
-        "Factor on the evidence for a label in its weight; 1: the weight is its chance.",
+        "Factor on the evidence for a label; 1: the weight is the chance that it is right.",
         min=0,
     )
     strict: float = setting(
         0.05,
-        "Share of wrong labels from which on a class is learned by its better half alone.",
+        "Share of wrong labels above which only the better half of a class is learned.",
         min=0,
         max=1,
     )
     weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=2)
     shuffle_influence: bool = setting(
-        False, "Control: deal the weights at random within the batch.", words="shuffled"
+        False, "Control: shuffle the weights within each batch.", words="shuffled"
     )
 
 
