@@ -14,6 +14,7 @@ Values = tuple[tuple[str, str], ...]  # fields of a spec, comparable
 
 DATA = fields_with(RunSpec, role="data")  # runs that differ here are never in one column
 NOISE = ("label_noise", "label_noise_kind", "imbalance")  # told in one phrase
+GIVEN_AND_TRUE = ("label_column", "true_label_column")  # in another, beside that
 LABELS = fields_with(RunSpec, role="labels")
 APART = (*DATA, "method", "influence", "memory", "seed")  # a row's, a group's and a run's own
 ADDED = {"metasp": "influence", "robust": "robust influence"}  # to a method, in words
@@ -193,13 +194,19 @@ def stream_names(
 
 
 def stream_words(spec: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """What a stream is in some fields: `clean`, or `symmetric noise 0.4, imbalance 0.3`."""
-    parts = []
+    """What a stream is in some fields: `clean`, `symmetric noise 0.4, imbalance 0.3`, or `labels
+    human_label` where the data has other labels that are true."""
+    parts, rest = [], list(keys)
     if any(key in NOISE for key in keys):
+        rest = [key for key in keys if key not in (*NOISE, *GIVEN_AND_TRUE)]
         share, imbalance = value_in(spec, "label_noise"), value_in(spec, "imbalance")
-        kind = value_in(spec, "label_noise_kind")
-        parts.append(f"{kind} noise {share:g}" if share else "clean")
+        given, true = (value_in(spec, name) for name in GIVEN_AND_TRUE)
+        if "label_column" in keys and given is not None:
+            parts.append(f"labels {given}")
+        if share or not (parts and true is not None):
+            kind = value_in(spec, "label_noise_kind")
+            parts.append(f"{kind} noise {share:g}" if share else "clean")
         if imbalance != 1:
             parts.append(f"imbalance {imbalance:g}")
-    parts += [say(key, value_in(spec, key)) for key in keys if key not in NOISE]
+    parts += [say(key, value_in(spec, key)) for key in rest]
     return ", ".join(parts)
