@@ -1,8 +1,10 @@
 """One run on many processes: how they meet, and who writes the run."""
 
+import atexit
 import contextlib
 import json
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +44,7 @@ def joined() -> Ranks | None:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(_leave_at_exit)
     return Ranks() if dist.get_world_size() > 1 else None
 
 
@@ -52,6 +55,14 @@ def leave() -> None:
         with others_alive():
             dist.barrier()
         dist.destroy_process_group()
+
+
+def _leave_at_exit() -> None:
+    """Part at the end of a program that has not done so. One that ends by an error does not wait
+    for the others, which may be waiting for something else of it."""
+    if not hasattr(sys, "last_value"):
+        with contextlib.suppress(UserError, RuntimeError):
+            leave()
 
 
 def any_of(ranks: Ranks | None, *flags: bool) -> list[bool]:
