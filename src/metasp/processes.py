@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ APART = (
     "the processes of this run no longer hold the same numbers, so nothing more is stored: "
     "start it again on machines of one kind, to go on from its last checkpoint."
 )
+AFTER_THE_LAST = 0.2  # seconds
 MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun says it
 
 
@@ -54,6 +56,10 @@ def leave() -> None:
     if dist.is_available() and dist.is_initialized():
         with others_alive():
             dist.barrier()
+        # A thread of gloo puts the last exchange away shortly after it is over, and with it a
+        # Python object of the thread that asked for it (torch's autograd keeps one there). It
+        # would abort the process if Python were ending by then; torch has no way to wait for it.
+        time.sleep(AFTER_THE_LAST)
         dist.destroy_process_group()
 
 
