@@ -3,11 +3,15 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import roc_auc_score
 
 from metasp.methods import doubt
 from metasp.methods.doubt import (
     Means,
+    Reading,
+    area_between,
     better_part,
+    can_tell,
     chance_wrong,
     class_means,
     fresh_head_influence,
@@ -112,9 +116,31 @@ def test_the_reading_is_a_logistic_regression_with_an_expectation():
         return total
 
     search.step(loss)
-    assert log_odds(right, wrong) == pytest.approx(found.tolist(), rel=1e-5)
+    reading = log_odds(right, wrong)
+    assert reading[:2] == pytest.approx(found.tolist(), rel=1e-5)
+    truth, values = torch.arange(120) < 30, torch.cat([right, wrong])
+    assert reading.area == pytest.approx(roc_auc_score(truth, values))
     nothing = torch.zeros(0)
-    assert log_odds(nothing, nothing) == (6.0, 0.0)
+    assert log_odds(nothing, nothing) == (6.0, 0.0, 0.5)
+
+
+def test_the_area_counts_equals_half():
+    few = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0, 2.0])
+    assert area_between(*few) == pytest.approx((0.5 + 1 + 0 + 1 + 1 + 0.5) / 6)
+
+
+@pytest.mark.parametrize(
+    ("area", "wrong", "told"),
+    [
+        (0.75, [0.1, 0.2], False),  # swapped labels are often missed
+        (0.85, [0.9, torch.nan, 0.1], True),
+        (0.85, [0.9, torch.nan, 0.8], False),  # nearly all labels look wrong
+        (0.95, [0.9, torch.nan, 0.8], True),
+        (0.85, [torch.nan], True),  # nothing was judged, and nothing will be dropped
+    ],
+)
+def test_influences_tell_labels_if_they_seldom_miss_swapped_ones(area, wrong, told):
+    assert can_tell(Reading(6.0, 0.0, area), torch.tensor(wrong)) is told
 
 
 def test_chances_are_calibrated_and_find_the_share_of_wrong_labels_of_each_class():

@@ -1,16 +1,20 @@
 """MetaSP against wrong labels: its weights, and what it keeps."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from metasp.benchmarks import load_benchmark
+from metasp.engine import build_trainer
+from metasp.engine.from_spec import complete
 from metasp.influence import Ledger
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods import robust
 from metasp.methods.context import Weighed
 from metasp.methods.features import features_seen, head_of
 from metasp.methods.robust import follow
+from metasp.spec import RunSpec
 from metasp.types import Batch
 from tests.methods.factories import digits, small, train
 
@@ -65,6 +69,42 @@ def test_with_all_influences_equal_the_update_is_that_of_er_to_the_bit(monkeypat
         train(trainer, 24)
     for ours, theirs in zip(one.learner.model.parameters(), other.learner.model.parameters()):
         assert torch.equal(ours, theirs)
+
+
+def noise_alone(folder, method):
+    """A trainer on inputs that say nothing about their labels."""
+    draw = np.random.default_rng(0)
+    inputs, labels = draw.normal(size=(600, 20)).astype(np.float32), draw.integers(0, 10, 600)
+    np.savez(folder / "noise.npz", x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
+    given = {"benchmark": f"arrays:{folder / 'noise.npz'}", "tasks": 1, "backbone": "mlp"}
+    shared = {"epochs": 4, "batch_size": 50, "selection": "class-balanced", "threads": 1}
+    spec = RunSpec.from_dict({**given, **shared, "method": method})
+    benchmark = load_benchmark(spec)
+    return build_trainer(complete(spec, benchmark), benchmark)
+
+
+def test_where_influences_cannot_tell_labels_all_are_learned_as_by_er(tmp_path):
+    one, other = (noise_alone(tmp_path, method) for method in ("metasp-robust", "er"))
+    for trainer in (one, other):
+        for _ in trainer.run():
+            pass
+    for ours, theirs in zip(one.learner.model.parameters(), other.learner.model.parameters()):
+        assert torch.equal(ours, theirs)
+    assert one.learner.weigh.tells is False
+
+
+@pytest.mark.parametrize("tells", [None, False, True])
+def test_what_the_first_look_said_holds_for_the_task_and_is_restored(tells):
+    weigher = digits("metasp-robust").learner.weigh
+    weigher.tells = tells
+    again = digits("metasp-robust").learner.weigh
+    again.tells = not tells
+    again.restore(weigher.state())
+    assert again.tells is tells
+    again.restore({"epoch": torch.tensor(1)})  # of a run before anyone asked
+    assert again.tells is True
+    again.begin_task(None)
+    assert again.tells is None
 
 
 def noisy_run(**changes):

@@ -19,6 +19,7 @@ TINY = 1e-9
 ROUNDS = 30
 MOST_SWAPPED = 400  # examples of the goal whose labels are swapped
 MANY = 256  # classes: of more, not every label is compared with every other
+TELLING, MOST_WRONG, SURELY = 0.8, 0.75, 0.9  # for can_tell
 HALF, OF_RIGHT, LEAST_PART = 0.5, 0.8, 0.15  # of a class that is learned where it is in doubt
 
 
@@ -35,10 +36,11 @@ class Means(NamedTuple):
 
 class Reading(NamedTuple):
     """How an influence is read: log(how likely it is of a right label / of a wrong one) is
-    slope × influence + offset."""
+    slope × influence + offset. `area` is the chance that a right label has the higher influence."""
 
     slope: float
     offset: float
+    area: float
 
     def evidence(self, influence: Tensor) -> Tensor:
         return self.slope * influence.double() + self.offset
@@ -125,7 +127,26 @@ def log_odds(right: Tensor, wrong: Tensor) -> Reading:
         slope = x.T @ (weight * (target - chance)) - worth @ (found - expected)
         bend = (x * (weight * chance * (1 - chance))[:, None]).T @ x + worth
         found = found + torch.linalg.solve(bend, slope)
-    return Reading(float(found[0]), float(found[1]))
+    return Reading(float(found[0]), float(found[1]), area_between(right, wrong))
+
+
+def area_between(right: Tensor, wrong: Tensor) -> float:
+    """The chance that a number of `right` (n,) is above one of `wrong` (m,); equals count half, and
+    without any number it is a half."""
+    if not len(right) or not len(wrong):
+        return 0.5
+    ordered = wrong.sort().values
+    below, upto = (torch.searchsorted(ordered, right, right=side) for side in (False, True))
+    return float((below + upto).double().mean()) / (2 * len(wrong))
+
+
+def can_tell(reading: Reading, wrong: Tensor) -> bool:
+    """Whether influences tell right labels from wrong ones at all: labels that are swapped on
+    purpose must seldom be missed. If nearly all labels of the task look wrong, by the chances
+    `wrong` (n,), that is more likely the fault of the network's features than of the labels, and
+    swapped labels must be missed even less."""
+    share = float(wrong.nanmean().nan_to_num())
+    return reading.area >= (TELLING if share <= MOST_WRONG else SURELY)
 
 
 def chance_wrong(evidence: Tensor, labels: Tensor) -> Tensor:

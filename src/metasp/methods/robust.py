@@ -16,6 +16,7 @@ from metasp.influence import fuse
 from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.doubt import (
     better_part,
+    can_tell,
     chance_wrong,
     class_means,
     fresh_head_influence,
@@ -86,9 +87,10 @@ class RobustWeights(Weigher):
     def __init__(self, settings: RobustSettings) -> None:
         self.settings = settings
         self.epoch = 0  # the last one that was judged
+        self.tells: bool | None = None  # whether influences tell labels, by the first look
 
     def begin_task(self, learner: TrainingContext) -> None:
-        self.epoch = 0
+        self.epoch, self.tells = 0, None
 
     def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
         if learner.epoch != self.epoch:
@@ -114,14 +116,21 @@ class RobustWeights(Weigher):
         means = class_means(goal)
         now = torch.zeros_like(means.known)
         now[labels] = True
+        readings = []
         for among, column in ((means.known, ALL), (now, TASK)):
             influence = fresh_head_influence(seen.features, labels, means, among)
-            evidence = read_influence(goal, means, among).evidence(influence)
+            readings.append(read_influence(goal, means, among))
+            evidence = readings[-1].evidence(influence)
             follow(tally.running, rows, column, evidence, learner.epoch)
         evidence, of_task = tally.running[rows][:, [ALL, TASK]].double().unbind(1)
         right = 1 - chance_wrong(self.settings.decisive * evidence, labels)
         wrong, margins = chance_wrong(evidence, labels), tally.means(current.ids, "margin")
-        right[~better_part(evidence, margins, labels, wrong, self.settings.strict)] = 0
+        if self.tells is None:  # later the goal's examples are known by heart
+            self.tells = can_tell(readings[0], wrong)
+        if self.tells:
+            right[~better_part(evidence, margins, labels, wrong, self.settings.strict)] = 0
+        else:
+            right[:] = 1
         tally.running[rows, RIGHT] = right.to(tally.running)
         tally.running[rows, LABEL_RIGHT] = (1 - chance_wrong(of_task, labels)).to(tally.running)
         self._record(learner, seen, goal)
@@ -162,10 +171,13 @@ class RobustWeights(Weigher):
         return known_chances(learner.tally.running[:, LABEL_RIGHT])
 
     def state(self) -> State:
-        return {"epoch": torch.tensor(self.epoch)}
+        tells = -1 if self.tells is None else int(self.tells)
+        return {"epoch": torch.tensor(self.epoch), "tells": torch.tensor(tells)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.epoch = int(state["epoch"])
+        tells = int(state.get("tells", torch.tensor(1)))  # older runs have not asked
+        self.tells = None if tells < 0 else bool(tells)
 
 
 def follow(running: Tensor, rows: Tensor, column: int, values: Tensor, looks: int) -> None:
