@@ -5,6 +5,7 @@ a head that has learned, an example it has fitted has no gradient and so no infl
 whose wrong label it knows by heart. What an influence says about a label is read off the goal's own
 examples, with their own labels and with labels that are swapped on purpose."""
 
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,8 @@ TINY = 1e-9
 ROUNDS = 30
 MOST_SWAPPED = 400  # examples of the goal whose labels are swapped
 MANY = 256  # classes: of more, not every label is compared with every other
-TELLING, MOST_WRONG, SURELY = 0.8, 0.75, 0.9  # for can_tell
+TELLING, MOST_WRONG, SURELY = 0.75, 0.75, 0.9  # for can_tell
+FEW = 50  # examples of the goal: of fewer, what is missed is chance
 HALF, OF_RIGHT, LEAST_PART = 0.5, 0.8, 0.15  # of a class that is learned where it is in doubt
 
 
@@ -36,7 +38,8 @@ class Means(NamedTuple):
 
 class Reading(NamedTuple):
     """How an influence is read: log(how likely it is of a right label / of a wrong one) is
-    slope × influence + offset. `area` is the chance that a right label has the higher influence."""
+    slope × influence + offset. `area` is the chance that a right label has the higher influence;
+    NaN: too few are known to say."""
 
     slope: float
     offset: float
@@ -131,10 +134,10 @@ def log_odds(right: Tensor, wrong: Tensor) -> Reading:
 
 
 def area_between(right: Tensor, wrong: Tensor) -> float:
-    """The chance that a number of `right` (n,) is above one of `wrong` (m,); equals count half, and
-    without any number it is a half."""
-    if not len(right) or not len(wrong):
-        return 0.5
+    """The chance that a number of `right` (n,) is above one of `wrong` (m,), equals counting half;
+    NaN: there are too few."""
+    if len(right) < FEW or not len(wrong):
+        return nan
     ordered = wrong.sort().values
     below, upto = (torch.searchsorted(ordered, right, right=side) for side in (False, True))
     return float((below + upto).double().mean()) / (2 * len(wrong))
@@ -142,11 +145,11 @@ def area_between(right: Tensor, wrong: Tensor) -> float:
 
 def can_tell(reading: Reading, wrong: Tensor) -> bool:
     """Whether influences tell right labels from wrong ones at all: labels that are swapped on
-    purpose must seldom be missed. If nearly all labels of the task look wrong, by the chances
-    `wrong` (n,), that is more likely the fault of the network's features than of the labels, and
-    swapped labels must be missed even less."""
+    purpose must seldom be missed, unless too few are known to say. If nearly all labels of the task
+    look wrong, by the chances `wrong` (n,), that is more likely the fault of the network's features
+    than of the labels, and swapped labels must be missed even less."""
     share = float(wrong.nanmean().nan_to_num())
-    return reading.area >= (TELLING if share <= MOST_WRONG else SURELY)
+    return not reading.area < (TELLING if share <= MOST_WRONG else SURELY)
 
 
 def chance_wrong(evidence: Tensor, labels: Tensor) -> Tensor:
