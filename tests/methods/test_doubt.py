@@ -134,18 +134,21 @@ def test_the_area_counts_equals_half_and_is_not_known_of_few():
 
 
 @pytest.mark.parametrize(
-    ("area", "wrong", "told"),
+    ("area", "classes", "wrong", "told"),
     [
-        (0.7, [0.1, 0.2], False),  # swapped labels are often missed
-        (0.85, [0.9, torch.nan, 0.1], True),
-        (0.85, [0.9, torch.nan, 0.8], False),  # nearly all labels look wrong
-        (0.95, [0.9, torch.nan, 0.8], True),
-        (torch.nan, [0.9, 0.8], True),  # too few are known to say
-        (0.85, [torch.nan], True),  # nothing was judged, and nothing will be dropped
+        (0.7, 2, [0.1, 0.2], False),  # swapped labels are often missed
+        (0.8, 2, [0.9, torch.nan, 0.1], True),
+        (0.8, 3, [0.9, torch.nan, 0.1], False),  # of more classes they are easier to find
+        (0.92, 3, [0.9, torch.nan, 0.1], True),
+        (0.92, 3, [0.9, torch.nan, 0.8], False),  # nearly all labels look wrong
+        (0.92, 2, [0.9, torch.nan, 0.8], False),
+        (0.96, 3, [0.9, torch.nan, 0.8], True),
+        (torch.nan, 3, [0.9, 0.8], True),  # too few are known to say
+        (0.92, 3, [torch.nan], True),  # nothing was judged, and nothing will be dropped
     ],
 )
-def test_influences_tell_labels_if_they_seldom_miss_swapped_ones(area, wrong, told):
-    assert can_tell(Reading(6.0, 0.0, area), torch.tensor(wrong)) is told
+def test_influences_tell_labels_if_they_seldom_miss_swapped_ones(area, classes, wrong, told):
+    assert can_tell(Reading(6.0, 0.0, area), torch.tensor(wrong), classes) is told
 
 
 def test_chances_are_calibrated_and_find_the_share_of_wrong_labels_of_each_class():

@@ -20,7 +20,7 @@ TINY = 1e-9
 ROUNDS = 30
 MOST_SWAPPED = 400  # examples of the goal whose labels are swapped
 MANY = 256  # classes: of more, not every label is compared with every other
-TELLING, MOST_WRONG, SURELY = 0.75, 0.75, 0.9  # for can_tell
+OF_TWO, OF_MORE, SURELY, MOST_WRONG = 0.75, 0.9, 0.95, 0.75  # for can_tell
 FEW = 50  # examples of the goal: of fewer, what is missed is chance
 HALF, OF_RIGHT, LEAST_PART = 0.5, 0.8, 0.15  # of a class that is learned where it is in doubt
 
@@ -143,13 +143,17 @@ def area_between(right: Tensor, wrong: Tensor) -> float:
     return float((below + upto).double().mean()) / (2 * len(wrong))
 
 
-def can_tell(reading: Reading, wrong: Tensor) -> bool:
-    """Whether influences tell right labels from wrong ones at all: labels that are swapped on
-    purpose must seldom be missed, unless too few are known to say. If nearly all labels of the task
-    look wrong, by the chances `wrong` (n,), that is more likely the fault of the network's features
-    than of the labels, and swapped labels must be missed even less."""
-    share = float(wrong.nanmean().nan_to_num())
-    return not reading.area < (TELLING if share <= MOST_WRONG else SURELY)
+def can_tell(reading: Reading, wrong: Tensor, classes: int) -> bool:
+    """Whether influences tell right labels of a task from wrong ones at all: labels that are
+    swapped on purpose must seldom be missed, unless too few are known to say.
+
+    Of more than two `classes`, most swapped labels are far off and easily found, so fewer may be
+    missed. And if nearly all labels look wrong, by the chances `wrong` (n,), that is more likely
+    the fault of the network's features than of the labels."""
+    enough = OF_TWO if classes <= 2 else OF_MORE
+    if float(wrong.nanmean().nan_to_num()) > MOST_WRONG:
+        enough = SURELY
+    return not reading.area < enough
 
 
 def chance_wrong(evidence: Tensor, labels: Tensor) -> Tensor:

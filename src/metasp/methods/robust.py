@@ -126,7 +126,7 @@ class RobustWeights(Weigher):
         right = 1 - chance_wrong(self.settings.decisive * evidence, labels)
         wrong, margins = chance_wrong(evidence, labels), tally.means(current.ids, "margin")
         if self.tells is None:  # later the goal's examples are known by heart
-            self.tells = can_tell(readings[0], wrong)
+            self.tells = can_tell(readings[0], wrong, int(now.sum()))
         if self.tells:
             right[~better_part(evidence, margins, labels, wrong, self.settings.strict)] = 0
         else:
