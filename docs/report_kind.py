@@ -10,7 +10,7 @@ from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
 from metasp.reports.render import markdown, md, pipes
 from metasp.reports.swept import swept, swept_differences, swept_tables
-from metasp.reports.table import Table, p_text
+from metasp.reports.table import Table, p_text, signed
 
 FINAL = "A_inf"
 WORDS = SCENARIO_WORDS["class_il"]
@@ -53,7 +53,7 @@ def cells_of(table: Table, label: str, against: str) -> dict[str, str]:
     for entry in entries:
         text = f"{entry['mean']:.1f}"
         if label != against and entry.get("p_corrected") is not None:
-            gap = f"{-entry['reference_minus_this']:+.1f}".replace("-", "−")
+            gap = signed(-entry["reference_minus_this"], 1).replace("-", "−")
             text += f" ({gap}; {p_text(entry['p_corrected'])})"
         found[str(entry["value"])] = text
     return found

@@ -24,6 +24,7 @@ from metasp.reports.render import markdown, md, pipes
 from metasp.reports.scores import score_tables
 from metasp.reports.statistics import holm, paired
 from metasp.reports.swept import swept
+from metasp.reports.table import signed
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs/images/results"
@@ -171,8 +172,8 @@ def differences(title: str, found: list[tuple[str, Configuration, Configuration]
 
 def difference(test: Any, corrected: float) -> str:
     if test.p is None:
-        return "–" if test.difference is None else f"{test.difference:+.2f}"
-    text = f"{test.difference:+.2f} (p {test.p:.3f}; {corrected:.3f})"
+        return "–" if test.difference is None else signed(test.difference)
+    text = f"{signed(test.difference)} (p {test.p:.3f}; {corrected:.3f})"
     return f"**{text}**" if test.p < 0.05 else text
 
 
@@ -362,10 +363,10 @@ def overview(*pairs: str) -> str:
 def short(test: Any, corrected: float) -> str:
     """`+0.3 (.52)`: a difference with its p-value."""
     if test.p is None:
-        return "–" if test.difference is None else f"{test.difference:+.1f}"
+        return "–" if test.difference is None else signed(test.difference, 1)
     digits = 3 if test.p < 0.01 or 0.045 < test.p < 0.055 else 2
     p = "<.001" if test.p < 0.001 else f"{test.p:.{digits}f}".removeprefix("0")
-    text = f"{test.difference:+.1f} ({p})".replace("-", "−")
+    text = f"{signed(test.difference, 1)} ({p})".replace("-", "−")
     return f"**{text}**{' ★' if corrected < 0.05 else ''}" if test.p < 0.05 else text
 
 

@@ -23,8 +23,10 @@ def test_what_rounds_to_zero_has_no_sign():
     assert not [cell for cell in cells(score_table(result)) if cell.startswith("-0.0")]
     assert not [cell for cell in cells(balance_table(result)) if cell.startswith("-0.0")]
     assert (plus_minus(-0.004, 0.1), plus_minus(-0.006, 0.1)) == ("0.00 ± 0.10", "-0.01 ± 0.10")
-    assert difference_text(-0.004, None, None) == "+0.00"
+    assert difference_text(-0.004, None, None) == "0.00"
+    assert difference_text(0.004, None, None) == "0.00"
     assert difference_text(-0.006, None, None) == "-0.01"
+    assert difference_text(0.006, None, None) == "+0.01"
 
 
 def test_where_runs_are_as_usual_the_hint_does_not_name_the_folder(monkeypatch):

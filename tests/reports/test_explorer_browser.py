@@ -56,6 +56,11 @@ def test_it_loads_without_a_complaint_and_asks_nothing_of_the_network(real, open
     assert sum(counted) == len(set(table(real[1])["id"]))
 
 
+def test_a_change_that_rounds_to_zero_has_no_sign(real, opened):
+    told = opened(real[1]).page.evaluate("[-0.0004, 0.0004, 0, -0.0006, 0.0006].map(points100)")
+    assert told == ["0.0", "0.0", "0.0", "−0.1", "+0.1"]
+
+
 def test_the_policy_stops_a_script_and_a_request(real, opened):
     view = opened(real[1])
     stopped = view.page.evaluate(

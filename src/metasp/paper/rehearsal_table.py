@@ -6,7 +6,7 @@ from metasp.paper.published import SCENARIOS, published_stream, rows
 from metasp.reports.configurations import Configuration, Group, common_ground
 from metasp.reports.notes import seeds_text, version_note
 from metasp.reports.statistics import summarise
-from metasp.reports.table import Cell, Table, plus_minus
+from metasp.reports.table import Cell, Table, plus_minus, signed
 from metasp.reports.variants import settings_as_published
 
 ABLATIONS = ("random", "rehsel-without-cluster", "rehsel-without-influence", "rehsel")
@@ -58,7 +58,9 @@ def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
             ours = known and settings_as_published(row)
             figure = float(figures[(*place, name)][metric]) if ours else None
             if known:
-                gap = f" ({mean - figure:+z.2f})" if mean is not None and figure is not None else ""
+                gap = (
+                    f" ({signed(mean - figure)})" if mean is not None and figure is not None else ""
+                )
                 line.append(Cell("" if figure is None else f"{figure:.2f}{gap}"))
             data.append(
                 {

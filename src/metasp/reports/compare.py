@@ -7,7 +7,7 @@ from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.names import CORRECTED, DATA
 from metasp.reports.suspects import scores_of
-from metasp.reports.table import Cell, Table
+from metasp.reports.table import Cell, Table, signed
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 
@@ -93,7 +93,7 @@ def _difference_table(
     for words, (a, b) in lines:
         change = None if a is None or b is None else b - a
         texts = ["–" if value is None else f"{100 * value:z.2f}" for value in (a, b)]
-        texts.append("–" if change is None else f"{100 * change:+z.2f}")
+        texts.append("–" if change is None else signed(100 * change))
         rows.append((Cell(words), *(Cell(text) for text in texts)))
         data.append({"what": words, "a": a, "b": b, "change": change})
     return Table(title, (corner, "A", "B", "B − A"), tuple(rows), tuple(data))

@@ -17,7 +17,7 @@ from metasp.reports.reference import (
     reference_of,
 )
 from metasp.reports.schedules import schedule_marks, schedule_of
-from metasp.reports.table import BETTER, WORSE, Cell, Table, difference_text, plus_minus
+from metasp.reports.table import BETTER, WORSE, Cell, Table, difference_text, plus_minus, signed
 
 FAMILY = "the column"
 Columns = list[list[Entry]]  # by metric, in the order of the rows
@@ -116,7 +116,7 @@ def cells(entries: Sequence[Entry], with_published: Sequence[str]) -> list[Cell]
             text = "–"
             if entry.published and entry.summary:
                 gap = entry.summary.mean - entry.published.mean
-                text = f"{entry.published.mean:.2f} ({gap:+z.2f})"
+                text = f"{entry.published.mean:.2f} ({signed(gap)})"
             found.append(Cell(text))
     return found
 

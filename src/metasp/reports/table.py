@@ -41,6 +41,12 @@ def plus_minus(mean: float | None, std: float | None, digits: int = 2) -> str:
     return f"{mean:z.{digits}f}{tail}"
 
 
+def signed(value: float, digits: int = 2) -> str:
+    """`+1.20`, `-0.30`, and `0.00` for what is rounded to zero: it has no direction to show."""
+    text = f"{value:+z.{digits}f}"
+    return text if float(text) else text.removeprefix("+")
+
+
 def p_text(p: float) -> str:
     """`.013`, or `<.001`."""
     if p < 0.001:
@@ -50,7 +56,7 @@ def p_text(p: float) -> str:
 
 def difference_text(difference: float, p: float | None, corrected: float | None) -> str:
     """`+1.20 (.013; .040)`: a difference, its p-value, and that after the correction."""
-    text = f"{difference:+z.2f}"
+    text = signed(difference)
     if p is None:
         return text
     ps = [p_text(each) for each in (p, corrected) if each is not None]

@@ -63,8 +63,11 @@ const help = (value) => -value;
 const count = (n) => n.toLocaleString('en');
 const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 const percent = (x) => (x === null || x === undefined ? '–' : `${(100 * x).toFixed(1)} %`);
-const points100 = (x) =>
-  x === null || x === undefined ? '–' : `${x < 0 ? '−' : '+'}${Math.abs(100 * x).toFixed(1)}`;
+function points100(x) {
+  if (x === null || x === undefined) return '–';
+  const size = Math.abs(100 * x).toFixed(1);
+  return +size === 0 ? size : (x < 0 ? '−' : '+') + size; // what is rounded to 0 has no direction
+}
 
 function short(value) {
   if (value === null || value === undefined) return '–';
