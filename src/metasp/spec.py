@@ -182,7 +182,7 @@ class RunSpec:
     )
     method: str = setting(
         "metasp-robust",
-        "How to learn; see `metasp list methods`. The one to begin with: best.",
+        "How to learn; see `metasp list methods`. On a clean stream begin with best.",
         role="method",
     )
     settings: Mapping[str, object] = setting(dict, "The method's own settings.", role="method")
@@ -266,7 +266,9 @@ class RunSpec:
         late=True,
         protocol=True,
     )
-    lr_drop: float = setting(0.1, "Factor of each drop.", min=0, max=1, role="training")
+    lr_drop: float = setting(
+        0.1, "Factor on the learning rate at each drop.", min=0, max=1, role="training"
+    )
     augment: bool = setting(
         True, "Augment new examples where the benchmark knows how.", role="training"
     )
@@ -277,7 +279,11 @@ class RunSpec:
     compile: bool = setting(False, "Compile the model (torch.compile).", role="machine")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps.", role="machine")
     threads: int = setting(
-        2, "CPU threads; part of the spec as it changes last bits.", min=1, max=1024, role="machine"
+        2,
+        "CPU threads; part of the spec, because their number changes the last bits.",
+        min=1,
+        max=1024,
+        role="machine",
     )
     seed: int = setting(1231, "Seed of every random stream.", min=0, role="seed")
 

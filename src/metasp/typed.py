@@ -66,7 +66,7 @@ class SpecKeywords(SplitKeywords, total=False):
     """Ids of train examples with the class that a person verified; they leave the stream and are
     pinned in the memory."""
     method: str
-    """How to learn; see `metasp list methods`. The one to begin with: best. Default:
+    """How to learn; see `metasp list methods`. On a clean stream begin with best. Default:
     metasp-robust."""
     settings: Mapping[str, object]
     """The method's own settings."""
@@ -112,7 +112,7 @@ class SpecKeywords(SplitKeywords, total=False):
     """Test only after every N-th task and after the last; the time of all tests together grows
     with the square of the number of tasks. Default: 1."""
     lr_drop: float
-    """Factor of each drop. Default: 0.1."""
+    """Factor on the learning rate at each drop. Default: 0.1."""
     augment: bool
     """Augment new examples where the benchmark knows how. Default: True."""
     augment_memory: bool
@@ -124,7 +124,7 @@ class SpecKeywords(SplitKeywords, total=False):
     device: str
     """auto, cpu, cuda, cuda:N or mps. Default: auto."""
     threads: int
-    """CPU threads; part of the spec as it changes last bits. Default: 2."""
+    """CPU threads; part of the spec, because their number changes the last bits. Default: 2."""
     seed: int
     """Seed of every random stream. Default: 1231."""
 
@@ -204,23 +204,25 @@ class RunKeywords(SpecKeywords, total=False):
     plastic_rate: float
     """(cls-er) Chance that a step moves the plastic average. Default: 0.9."""
     pseudo_steps: int
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Pseudo steps. Default: 1."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Steps that are only simulated to
+    measure influence (pseudo steps). Default: 1."""
     references: int
     """(gss) Random memory examples whose gradients a new one is compared with. Default: 4."""
     reuse: int | None
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Keep V, and the inputs of the head for
-    it, for this many steps; needs the scope head."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Keep V_old and V_new, and the inputs
+    of the head for them, for this many steps; needs the scope head."""
     ridge: float
     """(gem) Added to the diagonal of the projection problem. Default: 0.001."""
     rule: str
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Update rule. One of released,
-    as-written. Default: released."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Update rule: of the authors' code
+    (released) or of the paper's text (as-written). One of released, as-written. Default:
+    released."""
     running: bool
     """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Weigh by each example's mean influence
     in the task, not by this batch's. Default: False."""
     scope: str | None
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Prefix of the parameters the influence
-    looks at."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Start of the names of the parameters
+    that influence is computed for."""
     shuffle_influence: bool
     """(metasp-robust, metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Control: shuffle the
     weights within each batch. Default: False."""
@@ -242,11 +244,11 @@ class RunKeywords(SpecKeywords, total=False):
     train_batch: int
     """(gdumb) Memory examples per step of the training on the memory. Default: 16."""
     validation_new: float | None
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Size of V_new (2 or more), below 1 a
-    fraction of the task; default: memory / 10."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) New examples that influence is
+    measured on, V_new (2 or more); below 1: a fraction of the task; default: memory / 10."""
     validation_old: float | None
-    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Size of V_old (2 or more), below 1 a
-    fraction of the memory; default: memory / 10."""
+    """(metasp, metasp-rehsel, metasp-only-s, metasp-only-p) Old examples that influence is
+    measured on, V_old (2 or more); below 1: a fraction of the memory; default: memory / 10."""
     weigh_from: int
     """(loss-filter) First epoch of a task in which examples are dropped. Default: 2.
     (metasp-robust) First epoch of a task whose examples are weighed. Default: 2."""

@@ -120,7 +120,7 @@ WRONG = {
     ),
     "no optimizer": ({"optimizer": lambda params: 3}, "returned a int"),
     "another model's": ({"optimizer": other}, "not the model's"),
-    "lbfgs": ({"optimizer": torch.optim.LBFGS, "method": "er"}, "LBFGS looks at a loss many"),
+    "lbfgs": ({"optimizer": torch.optim.LBFGS, "method": "er"}, "LBFGS computes the loss many"),
     "rprop": ({"optimizer": torch.optim.Rprop}, "cannot follow Rprop"),
     "plateau": ({"scheduler": ReduceLROnPlateau}, "returned a ReduceLROnPlateau"),
     "its own": ({"scheduler": lambda o: CosineAnnealingLR(o, 3), "method": "gdumb"}, "of its own"),

@@ -22,26 +22,33 @@ PAGE = ROOT / "docs" / "optimizers.md"
 KINDS = ", ".join(f"`{name}`" for name in OPTIMIZERS)
 ABOVE = f"""# Optimizers
 
-After this page you can train with another optimizer than SGD, and know which methods take it.
+After this page you can train with another optimizer than SGD, and you know which methods work with it.
 
-Made by `tests/methods/test_optimizers.py`, which tries every cell: change it there.
+The test `tests/methods/test_optimizers.py` tries every cell of the table and writes this page.
 
-`metasp run --optimizer NAME` takes {KINDS} (default `sgd`). Learning rate and weight decay are
-torch's own unless given, RMSprop's rate is Adam's, and only `sgd` and `rmsprop` have a momentum.
-`ContinualLearner(model, optimizer=lambda params: …)` takes any optimizer of torch,
-`scheduler=lambda optimizer: …` any scheduler that counts its steps, which begins anew with each
-task, and `clip_norm=1.0` shortens gradients to that norm before each step.
+`metasp run --optimizer NAME` takes {KINDS} (default `sgd`). If you give no learning rate or
+weight decay, torch's defaults are used; RMSprop starts with Adam's rate. Only `sgd` and `rmsprop`
+have a momentum.
 
-Influence and the methods that look ahead (MIR, HAL, GMED) take the step that the optimizer would
-take, with its state and the clipping: exactly, where it moves each number by a smooth function of
-that number's gradient and state. The first step of Adam and its kin is nearly the sign of the
-gradient, so that an influence there is nearly zero. An optimizer with hooks around its step is
-refused by them.
+A `ContinualLearner` takes more:
 
-**yes**: the method learns with this optimizer, and one that was killed with SIGKILL in its second
-task ends with the same bits as one that was not. With the optimizers in small letters that is
-tried in a run (`metasp resume`) and in a learner (`save` and `load`), with the others in a
-learner, which alone takes them.
+- `optimizer=lambda params: …` takes any optimizer of torch.
+- `scheduler=lambda optimizer: …` takes any learning-rate scheduler that counts steps. It starts
+  again with each task.
+- `clip_norm=1.0` scales a gradient down to this norm before each step if it is longer.
+
+Some methods simulate a training step before they take one: those that compute influence in
+training, MIR, HAL and GMED. This simulated step (the paper calls it a pseudo step) is the step
+that the optimizer would take, with its state and with clipping. It is exact if the optimizer moves
+each parameter by a smooth function of that parameter's own gradient and state. These methods
+refuse other optimizers, and optimizers with hooks around their step. The first step of Adam and of
+optimizers like it is nearly the sign of the gradient, so influence is nearly zero there.
+
+**yes** means two things. The method learns with this optimizer. And if it is killed with SIGKILL
+in its second task and continued, it ends with the same bits as without the kill. For optimizers in
+small letters this is tried in a run (`metasp resume`) and in a learner (`save` and `load`). The
+others exist only in a learner, and are tried there. **runs** means that it works in a run and not
+in a learner. A number in brackets refers to the error message below the table.
 """
 
 

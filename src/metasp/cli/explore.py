@@ -46,7 +46,7 @@ Examples:
     type=click.IntRange(min=1),
     default=10_000,
     show_default=True,
-    help="Examples shown at most; the rest is only counted.",
+    help="Most examples that the page shows; the rest are only counted.",
 )
 @data_option
 @json_option
@@ -62,7 +62,7 @@ def command(
 ) -> None:
     """Write one page that shows which examples of RUN help the model remember, which help it
     learn, which hurt both, and what the memory kept. On the page you can also verify labels. With
-    RUN_B it shows which examples changed sides between the two runs. The page needs no network and
+    RUN_B it shows which examples help in one run and hurt in the other. The page needs no network and
     can be mailed. With --serve it saves what you verify as RUN/verified.csv, which `metasp run
     --verified` takes."""
     if typed("port") and not serve:

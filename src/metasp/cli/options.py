@@ -163,9 +163,9 @@ def spec_options(function: Command) -> Command:
 
 CORRECTIONS = {
     "exclude": "CSV file with a column id: leave these train examples out.",
-    "relabel": "CSV file with columns id and label: these train examples are of that class.",
+    "relabel": "CSV file with columns id and label: train examples that get this label.",
     "verified": "CSV file with columns id and label, such as the explorer saves: a person verified "
-    "these; they leave the stream and are pinned in the memory. Without a label: left out.",
+    "these. They leave the stream and are pinned in the memory; those without a label are left out.",
 }
 
 

@@ -54,12 +54,16 @@ ONLY_FOR = {  # options that other tables would ignore
 @click.option("--table", type=OneOf(TABLES), default="scores", show_default=True,
               help="Which table to make.")  # fmt: skip
 @click.option("--format", "form", type=OneOf(["terminal", *FORMATS]), default="terminal",
-              show_default=True)  # fmt: skip
+              show_default=True, help="Format of the output.")  # fmt: skip
 @click.option("--against", help="Row or method that the others are tested against "
               "[default: metasp-robust or metasp-rehsel].")  # fmt: skip
-@click.option("--holm", is_flag=True, help="Mark by the p-values after Holm's correction.")
+@click.option(
+    "--holm",
+    is_flag=True,
+    help="Mark significant differences by their p-values after Holm's correction.",
+)
 @click.option("--by", metavar="FIELD", help="One table for each metric, with a column for each "
-              f"value of a field, such as memory; {STREAM!r} sets the streams of a benchmark side "
+              f"value of a field, such as memory; {STREAM!r} puts the streams of a benchmark side "
               "by side.")  # fmt: skip
 @click.option("--metric", type=OneOf(METRICS), multiple=True,
               help="Show this metric alone; may be repeated.")  # fmt: skip
@@ -67,7 +71,7 @@ ONLY_FOR = {  # options that other tables would ignore
 @click.option(
     "--check",
     type=click.Path(path_type=Path),
-    help="For --table influence: the file of a stored check.",
+    help="File of a stored `metasp influence-check`, for --table influence.",
 )
 @click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
 def command(
@@ -82,7 +86,8 @@ def command(
     check: Path | None,
     as_json_: bool,
 ) -> None:
-    """Tables of RUNS: run directories, or folders of them. Scores are in percent, over seeds."""
+    """Show tables of RUNS, which are run directories or folders of them. Scores are percent, as
+    means over seeds. Several seeds also give standard deviations and p-values."""
     for name, tables_ in ONLY_FOR.items():
         if table not in tables_ and click.get_current_context().params[name]:
             only = " or ".join(tables_)

@@ -50,7 +50,10 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.option(
-    "--spec", "file", type=click.Path(path_type=Path), help="TOML file; flags override it."
+    "--spec",
+    "file",
+    type=click.Path(path_type=Path),
+    help="TOML file with settings; flags override it.",
 )
 @spec_options
 @correction_options
@@ -71,8 +74,8 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Train on a stream of tasks and store the run. A run that is already finished is shown, one
-    that was stopped is continued."""
+    """Train on a stream of tasks and store the run. A run that is already finished is shown,
+    and a run that was stopped continues."""
     from metasp.methods import BEST, method_named
 
     cluster = on_cluster(data, given)

@@ -35,16 +35,16 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--by", metavar="WAY", help=f"{' | '.join(WAYS)} [default: the first of them that RUN has]"
+    "--by", metavar="WAY", help=f"Rank by {' | '.join(WAYS)} [default: the first that RUN has]."
 )
 @click.option(
     "--top",
     type=click.IntRange(min=1),
-    help="How many [default: as many as are expected to be wrong].",
+    help="How many examples to list [default: as many as are expected to be wrong].",
 )
 @click.option(
     "--format", "form", type=OneOf(["terminal", "csv", "json"]), default="terminal",
-    show_default=True,
+    show_default=True, help="Format of the output.",
 )  # fmt: skip
 @data_option
 @json_option
@@ -53,9 +53,9 @@ def command(
 ) -> None:
     """List the examples of RUN that are most likely mislabelled, the most suspect first. They are
     ranked by the odds that a label is right. Older runs and runs with very many classes have no
-    odds; there the score of a method that judges labels, the mean margin or the mean loss in
-    training ranks. Also say how many labels of each class look wrong, what the memory holds and, if
-    it is known which labels are wrong, how well they are found."""
+    odds; they are ranked by the score of a method that judges labels, by the mean margin or by the
+    mean loss in training. The command also says how many labels of each class look wrong, what the
+    memory holds and, if it is known which labels are wrong, how well they are found."""
     if as_json and form == "csv":
         raise UserError("--json and --format csv ask for two formats: give one of them.")
     directory = open_run(run)

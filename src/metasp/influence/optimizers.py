@@ -371,7 +371,7 @@ def elementwise(optimizer: Optimizer) -> type[Optimizer]:
         raise UserError(
             f"the {type(optimizer).__name__} has hooks around its step, for instance to clip "
             "gradients, which the pseudo step would not take: remove them and clip with "
-            "clip_norm=, or use a method without virtual steps, such as er."
+            "clip_norm=, or use a method that simulates no steps, such as er."
         )
     own = getattr(type(optimizer), STEPS_LIKE, type(optimizer))
     for kind in reversed(ELEMENTWISE):  # an AdamW is an Adam too
@@ -380,8 +380,9 @@ def elementwise(optimizer: Optimizer) -> type[Optimizer]:
     *most, last = (kind.__name__ for kind in ELEMENTWISE)
     raise UserError(
         f"the pseudo step cannot follow {type(optimizer).__name__}, whose step is not known to be "
-        "a smooth function of each number's own gradient: use "
-        f"{', '.join(most)} or {last} of torch.optim, or a method without virtual steps."
+        "a smooth function of each parameter's own gradient: use "
+        f"{', '.join(most)} or {last} of torch.optim, or a method that simulates no steps, "
+        "such as er."
     )
 
 

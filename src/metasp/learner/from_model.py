@@ -153,13 +153,14 @@ def optimizer_for(
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UserError(
-            "LBFGS looks at a loss many times in one step, and a learner at each batch once: use "
+            "LBFGS computes the loss many times in one step, but a learner computes it once per "
+            "batch: use "
             "another optimizer, such as AdamW."
         )
     sparse = any(getattr(module, "sparse", False) for module in model.modules())
     if isinstance(optimizer, torch.optim.SparseAdam) and not sparse:
         raise UserError(
-            "SparseAdam takes sparse gradients alone, and no layer of the model gives them: use "
+            "SparseAdam takes only sparse gradients, and no layer of the model gives them: use "
             "Adam."
         )
     if any(each.virtual_steps for each in kinds_of(recipe, settings)):

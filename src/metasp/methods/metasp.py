@@ -34,16 +34,22 @@ class MetaSPSettings(Settings):
     )
     validation_old: float | None = setting(
         None,
-        "Size of V_old (2 or more), below 1 a fraction of the memory; default: memory / 10.",
+        "Old examples that influence is measured on, V_old (2 or more); below 1: a fraction of the memory; default: memory / 10.",
         min=0,
     )
     validation_new: float | None = setting(
         None,
-        "Size of V_new (2 or more), below 1 a fraction of the task; default: memory / 10.",
+        "New examples that influence is measured on, V_new (2 or more); below 1: a fraction of the task; default: memory / 10.",
         min=0,
     )
-    pseudo_steps: int = setting(1, "Pseudo steps.", min=1)
-    rule: str = setting("released", "Update rule.", choices=("released", "as-written"))
+    pseudo_steps: int = setting(
+        1, "Steps that are only simulated to measure influence (pseudo steps).", min=1
+    )
+    rule: str = setting(
+        "released",
+        "Update rule: of the authors' code (released) or of the paper's text (as-written).",
+        choices=("released", "as-written"),
+    )
     gamma: float | None = setting(
         None, "Weight of Stability (1) against Plasticity (0); default: Pareto.", min=0, max=1
     )
@@ -53,10 +59,12 @@ class MetaSPSettings(Settings):
     running: bool = setting(
         False, "Weigh by each example's mean influence in the task, not by this batch's."
     )
-    scope: str | None = setting(None, "Prefix of the parameters the influence looks at.")
+    scope: str | None = setting(
+        None, "Start of the names of the parameters that influence is computed for."
+    )
     reuse: int | None = setting(
         None,
-        "Keep V, and the inputs of the head for it, for this many steps; needs the scope head.",
+        "Keep V_old and V_new, and the inputs of the head for them, for this many steps; needs the scope head.",
         min=1,
     )
     every: int = setting(1, "Compute influence at every k-th step; plain rehearsal between.", min=1)
