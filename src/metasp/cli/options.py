@@ -165,7 +165,8 @@ CORRECTIONS = {
     "exclude": "CSV file with a column id: leave these train examples out.",
     "relabel": "CSV file with columns id and label: train examples that get this label.",
     "verified": "CSV file with columns id and label, such as the explorer saves: a person verified "
-    "these. They leave the stream and are pinned in the memory; those without a label are left out.",
+    "these. They leave the stream and are pinned in the memory; those without a label are left "
+    "out.",
 }
 
 

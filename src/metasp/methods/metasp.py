@@ -34,12 +34,14 @@ class MetaSPSettings(Settings):
     )
     validation_old: float | None = setting(
         None,
-        "Old examples that influence is measured on, V_old (2 or more); below 1: a fraction of the memory; default: memory / 10.",
+        "Old examples that influence is measured on, V_old (2 or more); below 1: a fraction of "
+        "the memory; default: memory / 10.",
         min=0,
     )
     validation_new: float | None = setting(
         None,
-        "New examples that influence is measured on, V_new (2 or more); below 1: a fraction of the task; default: memory / 10.",
+        "New examples that influence is measured on, V_new (2 or more); below 1: a fraction of "
+        "the task; default: memory / 10.",
         min=0,
     )
     pseudo_steps: int = setting(
@@ -64,7 +66,8 @@ class MetaSPSettings(Settings):
     )
     reuse: int | None = setting(
         None,
-        "Keep V_old and V_new, and the inputs of the head for them, for this many steps; needs the scope head.",
+        "Keep V_old and V_new, and the inputs of the head for them, for this many steps; needs "
+        "the scope head.",
         min=1,
     )
     every: int = setting(1, "Compute influence at every k-th step; plain rehearsal between.", min=1)
