@@ -63,8 +63,8 @@ def command(
     """Write one page that shows which examples of RUN help the model remember, which help it
     learn, which hurt both, and what the memory kept. On the page you can also verify labels. With
     RUN_B it shows which examples moved from one of these groups to another between the two runs.
-    The page needs no network and can be mailed. With --serve it saves what you verify as RUN/verified.csv, which `metasp run
-    --verified` takes."""
+    The page needs no network and can be mailed. With --serve it saves what you verify as
+    RUN/verified.csv, which `metasp run --verified` takes."""
     if typed("port") and not serve:
         raise UserError("--port only applies with --serve: add --serve, or leave --port out.")
     runs = [open_run(path) for path in (run, run_b) if path is not None]
