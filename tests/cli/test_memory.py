@@ -156,10 +156,11 @@ def test_a_resumed_run_that_forgot_still_resumes_exactly(tiny):
     assert ends[0] == ends[1]
 
 
-def test_the_epoch_goes_on_with_the_others(tiny):
+@pytest.mark.parametrize("method", ["er", "joint"])
+def test_the_epoch_goes_on_with_the_others(tiny, method):
     """After forgetting, the rest of the epoch has each remaining example at most once, and all but
     less than a batch of those still due."""
-    experiment = stopped(tiny, 3, method="er", limit_per_class=None, batch_size=16)
+    experiment = stopped(tiny, 3, method=method, limit_per_class=None, batch_size=16)
     trainer = experiment.trainer
     ids = trainer.tasks[0].train.ids
     due = ids[trainer.order].tolist()

@@ -118,3 +118,12 @@ def test_one_rank_takes_the_step_of_its_optimizer(ranks):
     ranks.descend((3 * used).sum(), torch.optim.SGD([used, unused], lr=0.1, weight_decay=0.0))
     torch.testing.assert_close(used.detach(), torch.full((2,), 0.7))
     assert torch.equal(unused.detach(), torch.ones(2))
+
+
+def test_one_rank_hears_itself_and_gathers_its_own_columns(ranks):
+    assert ranks.hear(b"a word") == b"a word"
+    assert ranks.hear() == b""
+    values = torch.arange(6.0).view(2, 3)
+    whole, own = ranks.gather(values)
+    assert torch.equal(whole, values)
+    assert own == slice(0, 3)

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from sklearn.cluster import KMeans
 
+from metasp.influence import Ledger
 from metasp.memory import SELECTIONS, Memory, Offer
-from metasp.memory.cluster import kmeans
+from metasp.memory.cluster import kmeans, means
 from metasp.types import Batch, Streams
+from tests.methods.factories import digits, train
 
 
 def blobs(centres=6, each=20, spread=0.05):
@@ -46,6 +50,13 @@ def test_kmeans_of_identical_rows():
     cluster, distance = kmeans(lambda rows: torch.ones(len(rows), 3), 10, 4, Streams(0)["k"])
     assert distance.max() == 0
     assert cluster.min() >= 0
+
+
+def test_clusters_without_rows_take_the_first_of_those_that_are_equally_far():
+    points, nearest = torch.arange(60.0)[:, None], torch.zeros(60, dtype=torch.long)
+    distance = (torch.arange(60) % 3).float()  # that of 2, 5, 8, … is the largest
+    found = means(lambda rows: points[rows], nearest, distance, 4)
+    assert found.flatten().tolist() == [29.5, 2, 5, 8]
 
 
 def test_rehsel_stores_the_best_of_each_cluster():
@@ -162,3 +173,29 @@ def test_where_all_fit_they_enter_in_their_order_and_nothing_is_clustered():
                   lambda rows: pytest.fail("points were asked for"), torch.rand(4))  # fmt: skip
     placement = SELECTIONS["rehsel"].decide(Memory(4), offer, Streams(1)["selection"])
     assert placement.chosen.tolist() == placement.slots.tolist() == [0, 1, 2, 3]
+
+
+def test_a_run_offers_the_mean_losses_of_what_the_memory_holds(monkeypatch):
+    """Over the steps of the task that measured influence; NaN of what was in none of them."""
+    trainer = digits("metasp", selection="rehsel-filter-by-loss", backbone="mlp")
+    learner, losses, offered = trainer.learner, {}, []
+    decide, add = learner.selection.decide, Ledger.add
+
+    def measured(ledger, ids, *values):
+        for example, loss in zip(ids.tolist(), values[-1].tolist()):
+            losses.setdefault(example, []).append(loss)
+        return add(ledger, ids, *values)
+
+    def watched(memory, offer, generator):
+        held = [losses.get(example, [torch.nan]) for example in memory.ids.tolist()]
+        wanted = torch.tensor([sum(each) / len(each) for each in held], dtype=torch.float64)
+        torch.testing.assert_close(offer.held_loss, wanted, equal_nan=True)
+        offered.append(int((~wanted.isnan()).sum()))
+        losses.clear()  # each task has a ledger of its own
+        return decide(memory, offer, generator)
+
+    monkeypatch.setattr(Ledger, "add", measured)
+    learner.selection = replace(learner.selection, of=watched)
+    train(trainer, 19)  # into the fourth task
+    assert len(offered) == 3
+    assert offered[-1] > 0

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from metasp.benchmarks import load_benchmark
 from metasp.errors import UserError
 from metasp.methods.context import Weighed, unweighed
-from metasp.methods.filters import lowest, only
+from metasp.methods.filters import LowLoss, lowest, only
 from tests.methods.factories import digits, small, train
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "trusted": 2}
@@ -64,6 +64,16 @@ def test_per_class_the_higher_half_of_each_class_is_dropped():
         assert dropped[own][highest].double().mean() > 0.9
 
 
+def test_a_task_begins_with_the_state_of_a_new_filter():
+    trainer = digits("loss-filter", **NOISY, settings={"per_class": True})
+    train(trainer, 6)
+    filter = trainer.learner.weigh
+    assert len(filter.state()["keep"])
+    filter.begin_task(trainer.learner)
+    for name, fresh in LowLoss(filter.settings).state().items():
+        torch.testing.assert_close(filter.state()[name], fresh)  # of the same type, too
+
+
 def test_a_share_that_nobody_knows_must_be_given():
     trainer = digits("loss-filter", trusted=2, settings={"told": True})
     trainer.told = ()
@@ -106,13 +116,16 @@ def test_glc_corrects_by_the_mean_answer_to_the_verified_of_each_class():
         given = sum(float(chance[row, c] * matrix[c, label]) for c in range(10))
         assert float(found[row]) == pytest.approx(-torch.tensor(given).log().item(), abs=1e-5)
     assert float(found[1]) == pytest.approx(float(F.cross_entropy(outputs[1:2], torch.tensor([1]))))
+    torch.testing.assert_close(method.losses(outputs.double(), targets).float(), found)
     pinned = learner.memory.ids[learner.memory.pinned]
     assert len(pinned) == 4
 
 
 def test_glc_does_not_fit_the_verified_before_it_has_looked():
     trainer = digits("glc", **NOISY, settings={"correct_from": 2})
+    assert trainer.method.state()["present"].tolist() == []  # before the first task
     train(trainer, 1)
+    assert trainer.method.state()["present"].tolist() == sorted(trainer.tasks[0].classes)
     memory = trainer.learner.memory
     held = memory.labels[memory.pinned]
     assert len(held) == 4

@@ -172,3 +172,6 @@ def test_with_a_selection_at_the_tasks_end_it_looks_by_training_and_starts_anew(
     before = weights(spoiled)
     spoiled.method.chosen(spoiled.tasks[0])  # a resumed run asks again
     assert torch.equal(weights(spoiled), before)
+    resumed = digits("gdumb", selection="herding").method
+    resumed.restore(spoiled.method.state())
+    assert resumed.collected == 0

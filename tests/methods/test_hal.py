@@ -146,8 +146,9 @@ def test_the_slope_of_an_anchor_is_its_formula():
     torch.testing.assert_close(method.slope(starts, forgetful), wanted, atol=1e-6, rtol=1e-4)
 
 
-def test_a_parameter_that_no_prediction_needs_stays_out():
-    trainer = with_anchors(settings={"anchor_steps": 1})
+@pytest.mark.parametrize("side", ["trial", "now"])
+def test_a_parameter_that_no_prediction_needs_stays_out(side):
+    trainer = with_anchors(settings={"anchor_steps": 1, "drift_at": side})
     learner = trainer.learner
     learner.model.unused = torch.nn.Parameter(torch.ones(3))
     learner.optimizer.add_param_group({"params": [learner.model.unused]})

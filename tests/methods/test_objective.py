@@ -48,8 +48,10 @@ def test_an_unweighted_update_descends_the_sum_of_share_times_loss():
     expected = (objective.shares * two_terms(model(batch.inputs), objective.targets)).sum()
     grads = torch.autograd.grad(expected, list(model.parameters()))
     aims = [p.detach() - LR * g for p, g in zip(model.parameters(), grads)]
+    said = model(batch.inputs).detach()
     step = learner.update(batch, objective=objective)
     assert step.loss == pytest.approx(expected.item(), abs=1e-12)
+    torch.testing.assert_close(step.outputs, said)
     for parameter, aim in zip(model.parameters(), aims):
         torch.testing.assert_close(parameter.detach(), aim, rtol=0, atol=1e-12)
 

@@ -55,6 +55,7 @@ def test_new_examples_share_what_they_had_by_their_chance_to_be_right():
     assert weights[8:].tolist() == [1 / 16] * 8
     torch.testing.assert_close(weights[:8], right / right.sum() / 2)
     assert weighed_like(trainer, torch.zeros(8))[:8].tolist() == [0.0] * 8
+    assert weighed_like(trainer, torch.tensor([0.3])).tolist() == [1 / 16] * 16  # a lone new one
 
 
 @pytest.mark.parametrize("influence", [-0.3, 0.0, 0.3])
