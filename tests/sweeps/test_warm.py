@@ -92,6 +92,8 @@ def test_without_the_server_a_process_that_is_to_end_does_so():
         (pid,) = children_of(server)
         os.kill(server, signal.SIGKILL)
         warm.server.process.wait()
+        assert alive(pid)  # of itself it lives on
         forked.kill()
         wait_for(lambda: not alive(pid), 20)
+        assert forked.wait() == 1  # nobody knows its code
     warm.close()

@@ -1,6 +1,7 @@
 """The rule for any operation: run it once more on dual numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -73,6 +74,67 @@ def own_memory(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous() if shared else tensor.detach()
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A call that can be repeated on other tensors: which of its `tensors` need a gradient, which
+    of its results are `wanted`, and the state from which it drew random numbers, if it did."""
+
+    func: Callable[..., Any]
+    call: tuple[tuple[Any, ...], dict[str, Any]]
+    tensors: list[Tensor]
+    inputs: tuple[Tensor, ...]
+    wanted: list[bool]
+    drew_from: RandomState | None
+
+    @property
+    def name(self) -> Any:
+        return getattr(self.func, "__name__", self.func)
+
+    def results(self, duals: Mapping[int, Tensor]) -> list[Tensor]:
+        """The differentiable results of the same call on other tensors."""
+        if self.drew_from is not None:
+            self.drew_from.restore()
+        copied = {id(t): t.clone() for t in self.tensors if not t.requires_grad}
+        args, kwargs = replaced(self.call, {**duals, **copied})
+        made = tensors_in(self.func(*args, **kwargs))
+        if len(made) != len(self.wanted):
+            raise Unsupported(f"{self.name} has changing results")
+        return [t for t, want in zip(made, self.wanted) if want]
+
+    def one(self, tangents: Tangents) -> list[Tensor]:
+        """The results' tangents of one direction."""
+        with fw.dual_level():
+            duals = {
+                id(t): t.detach() if d is None else dual(own_memory(t), d)
+                for t, d in zip(self.inputs, tangents)
+            }
+            return [tangent_of(t) for t in self.results(duals)]
+
+    def one_bent(self, tangents: Tangents, deltas: Tangents, bents: Tangents) -> list[Tensor]:
+        """How the inputs' gradients move along one direction."""
+        with fw.dual_level(), torch.enable_grad():
+            leaves = [own_memory(t).requires_grad_() for t in self.inputs]
+            duals = [t if d is None else dual(t, d) for t, d in zip(leaves, tangents)]
+            made = self.results({id(t): d for t, d in zip(self.inputs, duals)})
+            moved = [
+                None if delta is None or bent is None else dual(own_memory(delta), bent)
+                for delta, bent in zip(deltas, bents)
+            ]
+            needed = [t for t, grad in zip(made, moved) if grad is not None]
+            grads = [grad for grad in moved if grad is not None]
+            found = torch.autograd.grad(needed, duals, grads, allow_unused=True)
+            return [torch.zeros_like(t) if g is None else tangent_of(g).detach()
+                    for t, g in zip(leaves, found)]  # fmt: skip
+
+    def each(self, ways: Callable[[], list[list[Tensor]]]) -> Tangents:
+        """The ways of all directions, side by side."""
+        try:
+            with kept_random_state(self.inputs[0].device), differentiable_twice():
+                return [torch.stack(parts) for parts in zip(*ways())]
+        except RuntimeError as error:
+            raise Unsupported(f"{self.name}: {error}") from error
+
+
 def again(
     func: Callable[..., Any],
     call: tuple[tuple[Any, ...], dict[str, Any]],
@@ -89,57 +151,16 @@ def again(
     drew = state is not None and not torch.equal(state.cpu, torch.get_rng_state())
     drew = drew or (state is not None and state.accelerator is not None)
     wanted = [t.requires_grad for t in tensors_in(out)]
-
-    def results(duals: Mapping[int, Tensor]) -> list[Tensor]:
-        """The differentiable results of the same call on other tensors."""
-        if drew and state is not None:
-            state.restore()
-        copied = {id(t): t.clone() for t in tensors if not t.requires_grad}
-        args, kwargs = replaced(call, {**duals, **copied})
-        made = tensors_in(func(*args, **kwargs))
-        if len(made) != len(wanted):
-            raise Unsupported(f"{getattr(func, '__name__', func)} has changing results")
-        return [t for t, want in zip(made, wanted) if want]
-
-    def one(tangents: list[Tensor | None]) -> list[Tensor]:
-        with fw.dual_level():
-            duals = {
-                id(t): t.detach() if d is None else dual(own_memory(t), d)
-                for t, d in zip(inputs, tangents)
-            }
-            return [tangent_of(t) for t in results(duals)]
-
-    def one_bent(tangents: Tangents, deltas: Tangents, bents: Tangents) -> list[Tensor]:
-        with fw.dual_level(), torch.enable_grad():
-            leaves = [own_memory(t).requires_grad_() for t in inputs]
-            duals = [t if d is None else dual(t, d) for t, d in zip(leaves, tangents)]
-            made = results({id(t): d for t, d in zip(inputs, duals)})
-            moved = [
-                None if delta is None or bent is None else dual(own_memory(delta), bent)
-                for delta, bent in zip(deltas, bents)
-            ]
-            needed = [t for t, grad in zip(made, moved) if grad is not None]
-            grads = [grad for grad in moved if grad is not None]
-            found = torch.autograd.grad(needed, duals, grads, allow_unused=True)
-            return [torch.zeros_like(t) if g is None else tangent_of(g).detach()
-                    for t, g in zip(leaves, found)]  # fmt: skip
-
-    def each(ways: Callable[[], list[list[Tensor]]]) -> Tangents:
-        """The ways of all directions, side by side."""
-        try:
-            with kept_random_state(inputs[0].device), differentiable_twice():
-                return [torch.stack(parts) for parts in zip(*ways())]
-        except RuntimeError as error:
-            raise Unsupported(f"{getattr(func, '__name__', func)}: {error}") from error
+    it = _Call(func, call, tensors, inputs, wanted, state if drew else None)
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         count = next(t.shape[0] for t in tangents if t is not None)
-        return each(lambda: [one(_at(tangents, d)) for d in range(count)])
+        return it.each(lambda: [it.one(_at(tangents, d)) for d in range(count)])
 
     def bend(tangents: Tangents, deltas: Tangents, bents: Tangents, layout: Layout) -> Tangents:
         count = next(t.shape[0] for t in bents if t is not None)
-        return each(
-            lambda: [one_bent(_at(tangents, d), deltas, _at(bents, d)) for d in range(count)]
+        return it.each(
+            lambda: [it.one_bent(_at(tangents, d), deltas, _at(bents, d)) for d in range(count)]
         )
 
     return Linearised(inputs, push, tuple(tensors), bend=bend)

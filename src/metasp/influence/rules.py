@@ -8,6 +8,7 @@ Rules keep only the values they need, so that the tape costs little memory beyon
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,73 +79,74 @@ def per_channel(x: Tensor) -> Tensor:
     return x.reshape(*x.shape[:2], -1).sum(-1)
 
 
-def _convolution(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
-    """The rule of conv1d, conv2d or conv3d on a batch."""
+def _by_weight(op: Callable[..., Tensor], x: Tensor, dw: Tensor, how: tuple[Any, ...]) -> Tensor:
+    """What tangents of the weight (directions, *shape) make of the input of a convolution, whose
+    stride, padding, dilation and groups are `how`."""
+    *_, groups = how
+    if groups == 1:  # all directions at once, side by side on the output channels
+        both = op(x, dw.flatten(0, 1), None, *how)
+        sides = both.view(both.shape[0], dw.shape[0], -1, *both.shape[2:])
+        return sides.transpose(0, 1)
+    return torch.stack([op(x, one, None, *how) for one in dw])
 
-    def rule(
-        out: Tensor,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Linearised | None:
-        if input.dim() != weight.dim():
-            return None
-        how = (stride, padding, dilation, groups)
-        x, w = input.detach(), weight.detach()
 
-        def by_weight(x: Tensor, dw: Tensor) -> Tensor:
-            if groups == 1:  # all directions at once, side by side on the output channels
-                both = op(x, dw.flatten(0, 1), None, *how)
-                sides = both.view(both.shape[0], dw.shape[0], -1, *both.shape[2:])
-                return sides.transpose(0, 1)
-            return torch.stack([op(x, one, None, *how) for one in dw])
+def _convolution(
+    op: Callable[..., Tensor],
+    out: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Linearised | None:
+    """The rule of conv1d, conv2d or conv3d (`op`) on a batch."""
+    if input.dim() != weight.dim():
+        return None
+    how = (stride, padding, dilation, groups)
+    x, w = input.detach(), weight.detach()
 
-        def push(tangents: Tangents, layout: Layout) -> Tangents:
-            dx, dw, db = (*tangents, None)[:3]
-            total: Tensor | None = None
-            if dx is not None:
-                total = unstacked(op(dx.flatten(0, 1), w, None, *how), dx)
-            if dw is not None:
-                part = by_weight(layout.of(x), dw)
-                total = part if total is None else total.add_(part)
-            if db is not None:
-                part = db.reshape(db.shape[0], 1, -1, *[1] * (w.dim() - 2))
-                total = part.expand(-1, *out_shape) if total is None else total + part
-            return [total]
+    def push(tangents: Tangents, layout: Layout) -> Tangents:
+        dx, dw, db = (*tangents, None)[:3]
+        total: Tensor | None = None
+        if dx is not None:
+            total = unstacked(op(dx.flatten(0, 1), w, None, *how), dx)
+        if dw is not None:
+            part = _by_weight(op, layout.of(x), dw, how)
+            total = part if total is None else total.add_(part)
+        if db is not None:
+            part = db.reshape(db.shape[0], 1, -1, *[1] * (w.dim() - 2))
+            total = part.expand(-1, *out_shape) if total is None else total + part
+        return [total]
 
-        def dot(tangents: Tangents, delta: Tensor, layout: Layout) -> Tensor:
-            _, dw, db = (*tangents, None)[:3]
-            delta = layout.of(delta)
-            parts: list[Tensor | None] = [None, None]
-            if dw is not None and groups == 1:
-                # Pixels before channels, as the memory has them where tangents travel.
-                both = op(layout.of(x), dw.flatten(0, 1), None, *how).movedim(1, -1)
-                sides = both.view(*both.shape[:-1], dw.shape[0], -1)
-                product = sides * delta.movedim(1, -1).unsqueeze(-2)
-                parts[0] = product.flatten(1, -3).sum(1).sum(-1).T
-            elif dw is not None:
-                made = by_weight(layout.of(x), dw)
-                parts[0] = (made * delta).flatten(2).sum(-1)
-            if db is not None:
-                parts[1] = db @ per_channel(delta).T
-            found = _sum(parts)
-            assert found is not None
-            return found
+    def dot(tangents: Tangents, delta: Tensor, layout: Layout) -> Tensor:
+        _, dw, db = (*tangents, None)[:3]
+        delta = layout.of(delta)
+        parts: list[Tensor | None] = [None, None]
+        if dw is not None and groups == 1:
+            # Pixels before channels, as the memory has them where tangents travel.
+            both = op(layout.of(x), dw.flatten(0, 1), None, *how).movedim(1, -1)
+            sides = both.view(*both.shape[:-1], dw.shape[0], -1)
+            product = sides * delta.movedim(1, -1).unsqueeze(-2)
+            parts[0] = product.flatten(1, -3).sum(1).sum(-1).T
+        elif dw is not None:
+            made = _by_weight(op, layout.of(x), dw, how)
+            parts[0] = (made * delta).flatten(2).sum(-1)
+        if db is not None:
+            parts[1] = db @ per_channel(delta).T
+        found = _sum(parts)
+        assert found is not None
+        return found
 
-        out_shape = tuple(out.shape)
-        inputs = (input, weight) if bias is None else (input, weight, bias)
-        called = Convolved.of(w.dim() - 2, *how)
-        linear = Linearised(inputs, push, (x, w), dot)
-        if called is None:
-            return linear
-        bend, slope = bend_convolution(inputs, called), slope_convolution(inputs, called)
-        return replace(linear, bend=bend, slope=slope)
-
-    return rule
+    out_shape = tuple(out.shape)
+    inputs = (input, weight) if bias is None else (input, weight, bias)
+    called = Convolved.of(w.dim() - 2, *how)
+    linear = Linearised(inputs, push, (x, w), dot)
+    if called is None:
+        return linear
+    bend, slope = bend_convolution(inputs, called), slope_convolution(inputs, called)
+    return replace(linear, bend=bend, slope=slope)
 
 
 def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linearised:
@@ -372,9 +374,9 @@ def _per_image(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
 Rule = Callable[..., Linearised | None]
 
 RULES: dict[Callable[..., Any], Rule] = {
-    F.conv1d: _convolution(F.conv1d),
-    F.conv2d: _convolution(F.conv2d),
-    F.conv3d: _convolution(F.conv3d),
+    F.conv1d: partial(_convolution, F.conv1d),
+    F.conv2d: partial(_convolution, F.conv2d),
+    F.conv3d: partial(_convolution, F.conv3d),
     F.linear: _linear,
     F.batch_norm: _batch_norm,
     F.dropout: _dropout,
