@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from metasp.benchmarks import load_benchmark
 from metasp.errors import UserError
 from metasp.methods.context import Weighed, unweighed
-from metasp.methods.filters import LowLoss, lowest, only
+from metasp.methods.filters import LowLoss, lowest
 from tests.methods.factories import digits, small, train
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "trusted": 2}
@@ -20,9 +20,8 @@ def test_the_lowest_part_is_kept_and_never_none():
 
 
 def test_what_is_left_of_the_new_examples_has_their_share():
-    weights = only(
-        Weighed(torch.zeros(6), torch.full((6,), 1 / 6)), torch.tensor([True, False, False, True])
-    ).weights
+    even = Weighed(torch.zeros(6), torch.full((6,), 1 / 6))
+    weights = even.dealt(torch.tensor([True, False, False, True])).weights
     torch.testing.assert_close(weights, torch.tensor([1 / 3, 0, 0, 1 / 3, 1 / 6, 1 / 6]))
 
 

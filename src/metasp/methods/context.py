@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -82,6 +82,16 @@ class Weighed:
     weights: Tensor
     numbers: Mapping[str, float] = field(default_factory=dict)
     outputs: Tensor | None = None  # of the same pass, where it is known
+
+    def dealt(self, by: Tensor) -> "Weighed":
+        """The same with the share of the new examples, which come first, dealt among them by these
+        numbers (n,) of at least zero; where all are zero nobody has it."""
+        weights = self.weights.clone()
+        new = weights[: len(by)]
+        shares = new * by.to(new)
+        total = shares.sum()
+        weights[: len(by)] = shares * (new.sum() / total) if total > 0 else 0.0
+        return replace(self, weights=weights)
 
 
 Weigh = Callable[["TrainingContext", Batch, Objective], Weighed]

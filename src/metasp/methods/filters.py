@@ -79,7 +79,7 @@ class LowLoss(Weigher):
             kept = self.keep[rows]
         else:
             kept = lowest(learner.tally.means(ids, "loss"), 1 - self._share(learner))
-        return only(weighed, kept)
+        return weighed.dealt(kept)
 
     def _share(self, learner: TrainingContext, label: int | None = None) -> float:
         """The part to drop, of a class or of all."""
@@ -158,13 +158,3 @@ def lowest(values: Tensor, part: float) -> Tensor:
     kept = torch.zeros(len(values), dtype=torch.bool)
     kept[values.nan_to_num(nan=torch.inf).argsort(stable=True)[:count]] = True
     return kept
-
-
-def only(weighed: Weighed, kept: Tensor) -> Weighed:
-    """The update without the new examples that are not kept; the others have their share."""
-    weights = weighed.weights.clone()
-    new = weights[: len(kept)]
-    dealt = new * kept.to(new)
-    total = dealt.sum()
-    weights[: len(kept)] = dealt * (new.sum() / total) if total > 0 else 0.0
-    return replace(weighed, weights=weights)

@@ -155,14 +155,9 @@ class RobustWeights(Weigher):
         right = right.to(weighed.weights)
         if self.settings.shuffle_influence:
             right = right[torch.randperm(len(right), generator=learner.streams["shuffle"])]
-        weights = weighed.weights.clone()
-        new = weights[: len(right)]
         if not bool((right == right[0]).all()) or right[0] == 0:  # equal ones change no bit
-            dealt = new * right
-            total = dealt.sum()
-            weights[: len(right)] = dealt * (new.sum() / total) if total > 0 else 0.0
-        numbers = {"doubted": float((right < 0.5).float().mean())}
-        return replace(weighed, weights=weights, numbers=numbers)
+            weighed = weighed.dealt(right)
+        return replace(weighed, numbers={"doubted": float((right < 0.5).float().mean())})
 
     def judged(self, learner: TrainingContext) -> Tensor | None:
         return known_chances(learner.tally.running[:, RIGHT])
