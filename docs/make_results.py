@@ -19,18 +19,19 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this file
 import result_kinds as kinds
 from report_kind import answer, cost, helps, report
+from result_rows import RESULTS, ROOT
 
 from metasp.reports.records import gather
 from metasp.store import open_run
 from metasp.suspects import quality, score_examples
 
-TEMPLATES = sorted((kinds.ROOT / "docs").glob("*.template"))
+TEMPLATES = sorted((ROOT / "docs").glob("*.template"))
 KINDS = {
     **kinds.KINDS,
-    "report": lambda name, *how: report(kinds.RESULTS / name, *how),
-    "answer": lambda name, *how: answer(kinds.RESULTS / name, *how),
-    "helps": lambda name: helps(kinds.RESULTS / name),
-    "cost": lambda *names: cost(kinds.RESULTS, *names),
+    "report": lambda name, *how: report(RESULTS / name, *how),
+    "answer": lambda name, *how: answer(RESULTS / name, *how),
+    "helps": lambda name: helps(RESULTS / name),
+    "cost": lambda *names: cost(RESULTS, *names),
 }
 
 
@@ -38,7 +39,7 @@ def collect(runs: Path, name: str) -> None:
     """Spec, result and, where labels were flipped, how well they are found and how many of them
     the memory holds, of each run."""
     for record in gather([runs]).records:
-        folder = kinds.RESULTS / name / record.path.name
+        folder = RESULTS / name / record.path.name
         folder.mkdir(parents=True, exist_ok=True)
         for file in ("spec.toml", "result.json"):
             shutil.copyfile(record.path / file, folder / file)

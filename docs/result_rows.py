@@ -1,0 +1,89 @@
+"""What the pages of results call the rows of the sweeps, and how a row is found by its name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from metasp.reports.configurations import Configuration, Group, group
+from metasp.reports.names import flat
+from metasp.reports.records import gather
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+
+# What the discussion calls the configurations: what must hold of a spec, most special first.
+SCHEDULED_NAME, OWN = "ER + schedule", ", own rate"  # where it is also run at MetaSP's rate
+WEAK, STRONG = {"strength": 1.0}, {"strength": 10.0}
+METASP = {"method": "metasp", "shuffle_influence": False, "selection": "task-balanced"}
+SHUFFLED = METASP | {"shuffle_influence": True}
+NAMES: dict[str, dict[str, Any]] = {
+    "ER": {"method": "er", "selection": "reservoir"},
+    SCHEDULED_NAME: {"method": "er", "selection": "task-balanced"},
+    "balanced": {"method": "er", "selection": "class-balanced"},
+    "low loss": {"method": "er", "selection": "low-loss"},
+    "MetaSP, low loss": {"method": "metasp", "selection": "low-loss"},
+    "fine-tuning": {"method": "finetune"},
+    "joint": {"method": "joint"},
+    "GDumb": {"method": "gdumb"},
+    "GEM": {"method": "gem"},
+    "A-GEM": {"method": "agem"},
+    "HAL": {"method": "hal"},
+    "MIR": {"method": "mir"},
+    "GSS": {"method": "gss"},
+    "GMED": {"method": "gmed"},
+    "MetaSP": METASP | WEAK,
+    "shuffled": SHUFFLED | WEAK,
+    "strong": METASP | STRONG,
+    "strong shuffled": SHUFFLED | STRONG,
+    "only S": {"method": "metasp-only-s"},
+    "only P": {"method": "metasp-only-p"},
+    "RehSel": {"method": "metasp-rehsel", "selection": "rehsel"},
+    "clusters alone": {"selection": "rehsel-without-influence"},
+    "influence alone": {"selection": "rehsel-without-cluster"},
+    "filter": {"selection": "rehsel-filter"} | WEAK,
+    "filter by loss": {"selection": "rehsel-filter-by-loss"},
+    "strong filter": {"selection": "rehsel-filter"} | STRONG,
+}
+
+# What was tried for leads, in the order of the discussion, and the row that it is.
+TRIED = {
+    "MetaSP as published": "metasp (influence last 2)",
+    "update rule: of the paper's text": "metasp (influence last 2, rule as-written)",
+    "strength: 10 times": "metasp (influence last 2, strength 10.0)",
+    "gamma: Stability alone, 10 times": "metasp (gamma 1.0, influence last 2, strength 10.0)",
+    "— the same, shuffled": "metasp (gamma 1.0, influence last 2, shuffled, strength 10.0)",
+    "— and validation: 60 + 60, not 20 + 20": "metasp (gamma 1.0, influence last 2, "
+    "strength 10.0, validation new 60.0, validation old 60.0)",
+    "— and schedule: last 5 epochs, not 2": "metasp (gamma 1.0, influence last 5, strength 10.0)",
+    "— and scope: the head alone": "metasp (gamma 1.0, influence last 2, scope head, "
+    "strength 10.0)",
+    "— and running means": "metasp (gamma 1.0, influence last 2, running, strength 10.0)",
+    "pseudo steps: 2": "metasp (influence last 2, pseudo steps 2)",
+    "selection: influence as a filter": "metasp-rehsel (selection rehsel-filter)",
+    "— and Stability alone, 10 times": "metasp-rehsel (gamma 1.0, selection rehsel-filter, "
+    "strength 10.0)",
+}
+
+
+def fits(spec: Mapping[str, Any], must: Mapping[str, Any]) -> bool:
+    """Whether a spec is what a name means; the first specs had no strength, and meant 1."""
+    values = {**WEAK, **flat(spec)}
+    return all(values.get(key) == value for key, value in must.items())
+
+
+def groups_of(name: str) -> list[Group]:
+    """The runs of a sweep, or of several, as `one+other`."""
+    return group(gather([RESULTS / part for part in name.split("+")]).records)
+
+
+def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:
+    """The row that a name of the discussion means."""
+    own = name.endswith(OWN)
+    must = NAMES[name.removesuffix(OWN)]
+    found = [row for row in rows if fits(row.spec, must)]
+    if name.startswith(SCHEDULED_NAME) and (own or len(found) > 1):
+        rate = next(r.spec["lr"] for r in rows if r.method == "metasp")
+        found = [row for row in found if (row.spec["lr"] != rate) == own]
+    if len(found) > 1:
+        raise SystemExit(f"{name} means several rows: {[row.label for row in found]}")
+    return found[0] if found else None
