@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.events import Event
-from metasp.influence.parallel import Ranks, others_alive
+from metasp.influence.parallel import AFTER_THE_LAST, Ranks, others_alive
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.checkpoints import Arrays, Checkpoint
@@ -31,7 +31,6 @@ APART = (
     "the processes of this run no longer hold the same numbers, so nothing more is stored: "
     "start it again on machines of one kind, to go on from its last checkpoint."
 )
-AFTER_THE_LAST = 0.2  # seconds
 MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun says it
 
 
@@ -56,10 +55,7 @@ def leave() -> None:
     if dist.is_available() and dist.is_initialized():
         with others_alive():
             dist.barrier()
-        # A thread of gloo puts the last exchange away shortly after it is over, and with it a
-        # Python object of the thread that asked for it (torch's autograd keeps one there). It
-        # would abort the process if Python were ending by then; torch has no way to wait for it.
-        time.sleep(AFTER_THE_LAST)
+        time.sleep(AFTER_THE_LAST)  # as in wait_at_exit, for a program that ends by this
         dist.destroy_process_group()
 
 

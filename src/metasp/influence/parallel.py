@@ -11,8 +11,11 @@ differentiated again, and it needs a GPU. A model that is split (see splitting.p
 limit: there every rank is given the whole batch, and nothing is sharded but the passes.
 """
 
+import atexit
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +25,8 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence.pseudo import Named
+
+AFTER_THE_LAST = 0.2  # seconds: what gloo needs after the last exchange, amply
 
 
 class Like(NamedTuple):
@@ -89,6 +94,7 @@ class Ranks:
                 "there is no process group: start with torchrun and call "
                 "torch.distributed.init_process_group first."
             )
+        wait_at_exit()
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.reduced = self.sent = self.gathered = 0
@@ -185,6 +191,15 @@ class Ranks:
             dist.all_reduce(buffer, group=self.group)
         self.reduced += 1
         self.sent += buffer.numel()
+
+
+@cache
+def wait_at_exit() -> None:
+    """Let the threads of gloo come to rest before Python ends. One of them puts the last exchange
+    away shortly after it is over, and with it a Python object of the thread that asked for it
+    (torch's autograd keeps one there). It would abort the process if Python were ending by then,
+    and torch has no way to wait for it."""
+    atexit.register(time.sleep, AFTER_THE_LAST)
 
 
 @contextmanager
