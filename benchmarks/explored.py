@@ -86,7 +86,8 @@ def scores(ids: np.ndarray[Any, Any], random: np.random.Generator) -> dict[str, 
     return {
         "id": ids.tolist(), "label": label_of(ids), "count": [1] * count,
         "loss": random.exponential(1, count).tolist(), "margin": margin.tolist(),
-        "weight": [1.0] * count, "score": [None] * count, "predicted": label_of(guess),
+        "weight": [1.0] * count, "odds": margin.tolist(), "score": [None] * count,
+        "wrong": (margin < 0).astype(float).tolist(), "predicted": label_of(guess),
         "kept": [False] * count, "fate": ["learned"] * count,
     }  # fmt: skip
 
