@@ -6,6 +6,7 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
+from metasp.methods import odds
 from metasp.methods.odds import judge_labels
 
 NOBODY = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
@@ -124,3 +125,15 @@ def test_one_class_alone_and_outputs_that_are_all_alike_are_no_reason_to_fail():
     alike = judge_labels(torch.zeros(6, 3), torch.tensor([0, 0, 0, 1, 1, 1]), *NOBODY)
     assert alike.odds.isfinite().all()
     assert torch.allclose(alike.odds, alike.odds[0])
+
+
+def test_a_fit_of_too_many_classes_is_not_made(monkeypatch):
+    """The work of a round is that of a product of the rows and a solution for all classes."""
+    outputs, labels = (
+        torch.randn(60, 3, generator=torch.Generator().manual_seed(0)),
+        torch.arange(60) % 3,
+    )
+    monkeypatch.setattr(odds, "MOST_WORK", (60 + 3) * 3**2)
+    assert all(values.isfinite().all() for values in judge_labels(outputs, labels, *NOBODY))
+    monkeypatch.setattr(odds, "MOST_WORK", (60 + 3) * 3**2 - 1)
+    assert all(values.isnan().all() for values in judge_labels(outputs, labels, *NOBODY))

@@ -25,6 +25,7 @@ ALIKE = 0.02  # part of the spread that is the same in all directions
 RIGHT = 0.5  # right labels that count beside those of each class, in mean sizes of a class
 ANY = 0.1  # examples with each label that count beside those of each class
 TINY = 1e-9
+MOST_WORK = 2**32  # (examples + classes) × classes²; a fit that takes more (seconds) is not made
 
 
 class Judged(NamedTuple):
@@ -41,12 +42,12 @@ def judge_labels(said: Tensor, labels: Tensor, sure: Tensor, sure_labels: Tensor
     said: mean outputs (n, classes) of examples that were learned, NaN for one never met.
     labels: their labels (n,), each the place of a column of `said`.
     sure: mean outputs (m, classes) of verified examples; sure_labels: their labels (m,).
-    NaN: never met, or no other class to compare with."""
+    NaN: never met, no other class to compare with, or too many classes for a fit."""
     odds, wrong = torch.full((2, len(labels)), torch.nan, dtype=torch.float64)
     met = said.isfinite().all(1)
     present = torch.tensor(sorted(set(labels[met].tolist())), dtype=torch.long)
     own = torch.searchsorted(present, labels[met])
-    if len(present) < 2:
+    if len(present) < 2 or (len(own) + len(present)) * len(present) ** 2 > MOST_WORK:
         return Judged(odds, wrong)
     verified = sure.isfinite().all(1) & torch.isin(sure_labels, present)
     rows = torch.cat([said[met], sure[verified]])[:, present].double()
