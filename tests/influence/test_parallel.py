@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -16,20 +15,9 @@ from metasp.influence.parallel import packed, unpacked
 from tests.helpers import ROOT
 from tests.influence.parallel_worker import STEPS, data, loss, make_net, train
 
-ABORTED = "exitcode  : -6 "
-
 
 def torchrun(count: int, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess:
-    """The ranks' end. A rank that the C++ below us aborts (seen once in hundreds of groups, before
-    anything was compared) is told as a warning, with all it said, and the group started anew."""
-    done = launch(count, *arguments, timeout=timeout)
-    if ABORTED in done.stderr:
-        warnings.warn(f"a rank was aborted:\n{done.stderr}", stacklevel=2)
-        done = launch(count, *arguments, timeout=timeout)
-    return done
-
-
-def launch(count: int, *arguments: str, timeout: float) -> subprocess.CompletedProcess:
+    """The ranks' end."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
