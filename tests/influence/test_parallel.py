@@ -47,22 +47,6 @@ def test_split_over_ranks_as_in_one_process(tmp_path, count):
     assert "of the batch gives a number that is not finite" in words[-1]
 
 
-@pytest.mark.slow
-def test_an_aborted_rank_is_told_and_the_group_started_anew(tmp_path):
-    """The first group's second rank aborts; the second group has a file to see that it is not."""
-    worker = tmp_path / "worker.py"
-    worker.write_text(
-        "import os, pathlib, sys\n"
-        "seen = pathlib.Path(sys.argv[1])\n"
-        "if os.environ['RANK'] == '1' and not seen.exists():\n"
-        "    seen.touch()\n"
-        "    os.abort()\n"
-    )
-    with pytest.warns(UserWarning, match="a rank was aborted"):
-        done = torchrun(2, str(worker), str(tmp_path / "seen"))
-    assert done.returncode == 0, done.stderr
-
-
 def test_what_is_packed_comes_back():
     like = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.float64), "c": torch.zeros(1)}
     one = {"a": torch.ones(2, 3), "b": torch.full((4,), 2.0, dtype=torch.float64)}
