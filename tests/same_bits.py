@@ -119,7 +119,7 @@ def learned_by(method: str, folder: Path) -> dict[str, str]:
         for name, value in learner.model.state_dict().items()
     }
     digests["predictions"] = digest(learner.predict(pictures).numpy().tobytes())
-    for row in learner.influence():
+    for row in learner.influence().to_pylist():
         digests[f"influence {row['id']} {row['task']}"] = digest(
             repr([row[key] for key in ("label", "stability", "plasticity", "fused")]).encode()
         )
