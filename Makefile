@@ -14,8 +14,8 @@ run: $(VENV)/installed
 	$(BIN)/metasp run
 
 test: $(VENV)/installed-dev
-	$(BIN)/ruff format --check src tests benchmarks docs/*.py
-	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks reproduce docs/*.py
+	$(BIN)/ruff check src tests benchmarks reproduce docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) --durations 15
@@ -34,8 +34,8 @@ mutants: $(VENV)/installed-dev
 	OMP_WAIT_POLICY=passive $(BIN)/python tests/mutants.py --seed $(SEED) --size $(SIZE)
 
 format: $(VENV)/installed-dev
-	$(BIN)/ruff format src tests benchmarks docs/*.py
-	$(BIN)/ruff check --fix src tests benchmarks docs
+	$(BIN)/ruff format src tests benchmarks reproduce docs/*.py
+	$(BIN)/ruff check --fix src tests benchmarks reproduce docs
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/make_cli.py

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from reproduce.approximation import trained
+from reproduce.hessian import curvature, solve
+from reproduce.influence_check import examples
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import Told, machine, part, silent
-from metasp.cli.influence_check import examples
 from metasp.influence import example_influence, influence_matrix
-from metasp.paper.approximation import trained
-from metasp.paper.hessian import curvature, solve
 from metasp.types import CROSS_ENTROPY as LOSS
 from metasp.types import TensorPair as Pair
 

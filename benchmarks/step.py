@@ -6,6 +6,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import torch
+from reproduce.published import rows as published
 from torch import Tensor
 
 from benchmarks.noise import noise_images, noise_trainer
@@ -14,7 +15,6 @@ from metasp.engine import Trainer
 from metasp.events import StepTaken
 from metasp.influence import Ranks
 from metasp.methods import METHODS
-from metasp.paper.published import rows as published
 from metasp.types import Task
 
 TASK = 2  # the third

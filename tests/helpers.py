@@ -77,10 +77,10 @@ def assert_same_run(one: RunDir, other: RunDir) -> None:
     assert next(numbers) == next(numbers)
 
 
-def metasp(*arguments: object, cwd: Path | None = None, **environment: str):
+def metasp(*arguments: object, cwd: Path | None = None, module: str = "metasp", **environment: str):
     """The real command line in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "metasp", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,

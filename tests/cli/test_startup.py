@@ -19,10 +19,10 @@ from tests.helpers import ROOT, metasp
 LIGHT = [
     "--help", "--version", "list methods", "list selections", "list backbones", "list benchmarks",
     "list runs --runs RUNS", "report RUNS", "report RUNS --format latex",
-    "report RUNS --table time", "report RUN --table matrix", "figures RUNS --out OUT --only front",
+    "report RUN --table matrix", "figures RUNS --out OUT --only front",
     "figures RUNS --out OUT", "suspects RUN", "compare RUN OTHER", "memory list RUN",
     "memory forget RUN 11", "resume RUN", "resume RUN --json", "look folder:TABLES",
-    "sweep paper-table-1-small --print", *(f"{name} --help" for name in COMMANDS),
+    *(f"{name} --help" for name in COMMANDS),
     "memory list --help", "memory forget --help",
 ]  # fmt: skip
 SLOW = {"torch", "datasets", "ray", "scipy.stats", "sklearn"}  # half a second or more to load

@@ -45,14 +45,8 @@ def told(capsys, *arguments):
         (["sweep", "paper-time", "--on", "ray", "--cpus-per-run", "nan"], "cannot be set aside"),
         (["sweep", "paper-time", "--on", "ray", "--gpus-per-run", "1.5"], "give a whole number"),
         (["sweep", "paper-time", "--on", "ray", "--gpus-per-run", "1e-5"], "0.0001"),
-        (
-            ["report", "RUNS", "--table", "matrix", "--paper"],
-            "--paper only applies to --table scores",
-        ),
-        (["report", "RUNS", "--table", "time", "--against", "er"], "--against only applies"),
-        (["report", "RUNS", "--check", "file"], "--check only applies to --table influence"),
+        (["report", "RUNS", "--table", "matrix", "--against", "er"], "--against only applies"),
         (["report", "RUNS", "--json", "--format", "csv"], "two formats: give one"),
-        (["report", "RUNS", "--table", "influence"], "not runs: leave the runs out"),
         (["explore", "RUNS", "--port", "8123"], "--port only applies with --serve"),
         (["list", "methods", "--runs", "RUNS"], "--runs only applies to `metasp list runs`"),
         (["list", "runs", "--data", "RUNS"], "--data only applies to `metasp list benchmarks`"),
@@ -82,7 +76,7 @@ def test_rows_of_a_table_file_say_which_data_they_are_of(tmp_path, capsys):
     for noise in (0.0, 0.3):
         for seed in (1, 2):
             make_run(tmp_path, 0.5 + noise / 10, method="er", seed=seed, label_noise=noise)
-    for table in ("scores", "time"):
+    for table in ("scores", "stream"):
         _, heard, _ = told(capsys, "report", tmp_path, "--format", "csv", "--table", table)
         rows = list(csv.DictReader(io.StringIO(heard)))
         keys = [tuple(row.get(k) for k in ("data", "scenario", "label", "metric")) for row in rows]

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import click
+from reproduce.__main__ import app as reproduced
 
 from metasp.cli import COMMANDS, app
 from metasp.methods import BEST, METHODS
@@ -172,6 +173,11 @@ def check_console(words: list[str]) -> None:
         extra = re.fullmatch(r"-e \.\[([a-z]+)\]", " ".join(words[2:]))
         assert extra, words
         assert extra.group(1) in project["optional-dependencies"], words
+    elif words[:3] == ["python", "-m", "reproduce"]:
+        command = reproduced.commands.get(words[3])
+        assert command or f"paper-{words[3]}" in presets(), words
+        if command:
+            command.make_context(words[3], words[4:])
     elif words[0] == "python":
         assert (ROOT / words[1]).is_file(), words
     else:

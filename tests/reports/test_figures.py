@@ -14,7 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 
 from metasp.cli import main
-from metasp.cli.figures import ALL
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES
 from metasp.reports.figures import draw as draw_figure
@@ -72,7 +71,7 @@ def test_every_figure_is_drawn_with_its_data(runs, tmp_path, capsys):
     (er / "events.jsonl").write_text(json.dumps(step) + "\n")
     out = tmp_path / "out"
     draw(runs, out, capsys, "--against", "er")
-    for name in ALL:
+    for name in FIGURES:
         drawn = sorted(out.glob(f"{name}-*.png"))
         assert drawn, name
         for png in drawn:
@@ -175,10 +174,10 @@ def test_the_histogram_has_five_groups_of_equal_width_that_hold_everything(runs,
         assert sum(float(r["examples"]) for r in bins) == size
 
 
-def test_a_figure_without_runs_names_the_sweep_that_makes_them(tmp_path, capsys):
+def test_a_figure_without_runs_says_which_it_takes(tmp_path, capsys):
     make_run(tmp_path / "runs", method="er")
-    said = draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "pseudo-steps")
-    assert "metasp sweep paper-pseudo-steps" in said.err
+    said = draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "influence-counts")
+    assert "it takes runs that record influence" in said.err
     assert not (tmp_path / "out").exists()
 
 

@@ -16,8 +16,6 @@ from rich.text import Text
 
 from metasp.cli import main
 from metasp.console import text_console
-from metasp.paper.influence_table import influence_table
-from metasp.paper.published import published_scores
 from metasp.reports.configurations import group
 from metasp.reports.fitting import Drawn, said, width_of
 from metasp.reports.matrix import matrix_tables
@@ -54,7 +52,7 @@ def test_every_format_tells_the_same_means(runs, capsys):
 
 
 def test_markdown_rows_have_as_many_cells_as_the_header(runs, capsys):
-    text = report(capsys, runs, "--format", "markdown", "--paper")
+    text = report(capsys, runs, "--format", "markdown")
     for block in text.split("### ")[1:]:
         rows = [line for line in block.splitlines() if line.startswith("|")]
         assert len(rows) >= 3
@@ -62,7 +60,7 @@ def test_markdown_rows_have_as_many_cells_as_the_header(runs, capsys):
 
 
 def test_latex_is_balanced_and_escaped(runs, capsys):
-    text = report(capsys, runs, "--format", "latex", "--paper")
+    text = report(capsys, runs, "--format", "latex")
     assert text.count("{") == text.count("}")
     for name in ("table", "tabular"):
         assert text.count(rf"\begin{{{name}}}") == text.count(rf"\end{{{name}}}") > 0
@@ -78,9 +76,9 @@ def test_latex_is_balanced_and_escaped(runs, capsys):
 def test_latex_compiles_with_booktabs(runs, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed: apt-get install texlive-latex-recommended")
-    how = Comparison(against="er", published=published_scores())
+    how = Comparison(against="er")
     tables = score_tables(group(gather([runs]).records), how)
-    body = latex([*tables, influence_table(None), *matrix_tables(gather([runs]).records[:1])])
+    body = latex([*tables, *matrix_tables(gather([runs]).records[:1])])
     document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
     (tmp_path / "table.tex").write_text(document + body + "\\end{document}\n")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
@@ -157,8 +155,7 @@ def test_damage_is_counted_on_stderr(runs, capsys):
     [
         (["--against", "erx"], "did you mean"),
         (["--by", "memori"], "did you mean 'memory'"),
-        (["--by", "memory", "--paper"], "give one"),
-        (["--by", "memory", "--table", "time"], "--table scores"),
+        (["--by", "memory", "--table", "matrix"], "--table scores"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_code_2(runs, capsys, arguments, words):

@@ -2,8 +2,8 @@
 
 import torch
 from benchmarks.libraries import second_order_matrix
+from reproduce.hessian import curvature, exact
 
-from metasp.paper.hessian import curvature, exact
 from metasp.types import CROSS_ENTROPY
 from tests.influence.test_core import problem
 

@@ -16,7 +16,7 @@ COMMANDS = {
     "run": "Train on a stream of tasks and store the run.",
     "resume": "Continue a run that was stopped.",
     "sweep": "Run a grid of specs, here or on a Ray cluster.",
-    "report": "Tables of stored runs: mean ± std, tests, published figures.",
+    "report": "Tables of stored runs: mean ± std and tests.",
     "figures": "Figures of stored runs, each with its data.",
     "explore": "Look at the examples of a run, and what became of them, in the browser.",
     "look": "Look at the first rows of a data set, without downloading it.",
@@ -24,7 +24,6 @@ COMMANDS = {
     "memory": "List what a run's memory holds, or make it forget examples.",
     "suspects": "List the examples most likely mislabelled.",
     "compare": "What changed from one run to another on the same data.",
-    "influence-check": "Compare influence approximations with the exact influence.",
 }
 NO_ROOM = re.compile(r"(can't|cannot|not enough|out of) (allocate )?memory", re.IGNORECASE)
 
@@ -63,7 +62,9 @@ def app() -> None:
     help it learn, and what its memory should keep."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(
+    arguments: Sequence[str] | None = None, group: click.Command = app, name: str = "metasp"
+) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2."""
     # Threads that wait for work by spinning would stop a busy machine; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # one that cannot say ∞ says \u221e
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app.main(args=arguments, prog_name="metasp", standalone_mode=False)
+        code = group.main(args=arguments, prog_name=name, standalone_mode=False)
     except UserError as error:
         sys.exit(fail(str(error)))
     except click.exceptions.NoArgsIsHelpError as error:

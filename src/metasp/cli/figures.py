@@ -11,7 +11,6 @@ from metasp.cli.options import OneOf, json_option
 from metasp.cli.report import usable
 from metasp.errors import UserError, unknown
 from metasp.metrics import METRICS
-from metasp.paper.figures import EFFECTS
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw, draw_swept
 from metasp.reports.reference import USUAL_REFERENCE, check_reference
@@ -20,7 +19,6 @@ from metasp.reports.swept import Swept, swept
 if TYPE_CHECKING:
     from metasp.reports.figures import Drawing
 
-ALL = {**FIGURES, **EFFECTS}
 COMPARES = "differences"
 EXAMPLES = """
 \b
@@ -36,7 +34,7 @@ Examples:
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("figures"), show_default=True,
               help="Folder for the files.")  # fmt: skip
-@click.option("--only", multiple=True, help=f"A figure ({', '.join(ALL)}); may be repeated.")
+@click.option("--only", multiple=True, help=f"A figure ({', '.join(FIGURES)}); may be repeated.")
 @click.option("--against", help="Row or method that `differences` are from "
               f"[default: {USUAL_REFERENCE}].")  # fmt: skip
 @click.option("--by", metavar="FIELD", help="Draw the scores against a field instead, such as "
@@ -56,8 +54,8 @@ def command(
     """Draw RUNS (run directories, or folders of them) as PNG and SVG, with the data of each
     figure beside it as CSV."""
     for name in only:
-        if name not in ALL:
-            raise unknown("figure", name, ALL)
+        if name not in FIGURES:
+            raise unknown("figure", name, FIGURES)
     if against is not None and only and COMPARES not in only:
         raise UserError(
             f"--against only applies to the figure {COMPARES!r}: add --only {COMPARES}."
@@ -75,15 +73,14 @@ def command(
     written: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     damaged: list[str] = []
-    for name in only or ALL:
-        kind = ALL[name]
+    for name in only or FIGURES:
+        kind = FIGURES[name]
         options: dict[str, Any] = {"against": against} if name == COMPARES else {}
         if kind.reads:
             options["damaged"] = damaged
         drawings = draw(kind, groups, **options)  # matplotlib comes with it
         if not drawings:
-            made = f"`metasp sweep {kind.sweep}` (or {kind.sweep}-small) makes its runs"
-            missing[name] = kind.needs or made
+            missing[name] = kind.needs or "none of these runs will do"
             if name == COMPARES:
                 missing[name] = (
                     f"it takes one row of {against or USUAL_REFERENCE} and others: see --against"

@@ -10,10 +10,6 @@ from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.folders import default_runs
 from metasp.metrics import METRICS
-from metasp.paper.influence_table import influence_table
-from metasp.paper.published import published_scores
-from metasp.paper.rehearsal_table import rehearsal_tables
-from metasp.paper.time_table import time_tables
 from metasp.reports.configurations import group
 from metasp.reports.matrix import matrix_tables, tidy_matrix
 from metasp.reports.records import Gathered, gather
@@ -24,7 +20,7 @@ from metasp.reports.stream import stream_tables
 from metasp.reports.swept import STREAM, swept, swept_differences, swept_tables
 from metasp.reports.table import Table
 
-TABLES = ("scores", "stream", "time", "rehearsal", "influence", "matrix")
+TABLES = ("scores", "stream", "matrix")
 EXAMPLES = """
 \b
 Examples:
@@ -32,9 +28,8 @@ Examples:
   metasp report runs --against er --holm
   metasp report runs --by memory --metric A_inf
   metasp report runs --by stream --against "metasp-robust, 10 verified"
-  metasp report runs --paper --format latex > table.tex
+  metasp report runs --format latex > table.tex
   metasp report runs --table stream
-  metasp report runs --table time
   metasp report runs --table matrix --format csv > accuracies.csv
 """
 
@@ -44,8 +39,6 @@ ONLY_FOR = {  # options that other tables would ignore
     "holm": ("scores",),
     "by": ("scores",),
     "metric": ("scores",),
-    "paper": ("scores", "time", "rehearsal"),
-    "check": ("influence",),
 }
 
 
@@ -67,12 +60,6 @@ ONLY_FOR = {  # options that other tables would ignore
               "by side.")  # fmt: skip
 @click.option("--metric", type=OneOf(METRICS), multiple=True,
               help="Show this metric alone; may be repeated.")  # fmt: skip
-@click.option("--paper", is_flag=True, help="Add the published figures and the difference.")
-@click.option(
-    "--check",
-    type=click.Path(path_type=Path),
-    help="File of a stored `metasp influence-check`, for --table influence.",
-)
 @click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
 def command(
     runs: tuple[Path, ...],
@@ -82,8 +69,6 @@ def command(
     holm: bool,
     by: str | None,
     metric: tuple[str, ...],
-    paper: bool,
-    check: Path | None,
     as_json_: bool,
 ) -> None:
     """Show tables of RUNS, which are run directories or folders of them. Scores are percent, as
@@ -92,33 +77,20 @@ def command(
         if table not in tables_ and click.get_current_context().params[name]:
             only = " or ".join(tables_)
             raise UserError(f"--{name} only applies to --table {only}: leave it out.")
-    if by is not None and paper:
-        raise UserError("--by and --paper make different tables: give one of them.")
     if as_json_ and form not in ("terminal", "json"):
         raise UserError(f"--json and --format {form} ask for two formats: give one of them.")
     form = "json" if as_json_ else form
-    if table == "influence" and runs:
-        raise UserError(
-            "the influence table shows a stored check (--check), not runs: leave the runs out."
-        )
-    found = Gathered([]) if table == "influence" else usable(runs)
+    found = usable(runs)
     tidy = form in ("csv", "json")  # for programs, which want each number once
-    if table == "influence":
-        tables = [influence_table(check)]
-    elif table == "matrix":
+    if table == "matrix":
         tables = [tidy_matrix(found.records)] if tidy else matrix_tables(found.records)
     elif table == "stream":
         damaged: list[str] = []
         tables = stream_tables(group(found.records), damaged)
         for words in damaged:
             print(f"warning: left out of the table, {words}", file=sys.stderr)
-    elif table == "time":
-        tables = time_tables(group(found.records), paper)
-    elif table == "rehearsal":
-        tables = rehearsal_tables(group(found.records), paper)
     else:
-        published = published_scores() if paper else None
-        how = Comparison(against, holm, published, metric)
+        how = Comparison(against, holm, metrics=metric)
         tables = compared(found, how, by, tidy)
     show(tables, form, found)
 

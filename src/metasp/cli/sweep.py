@@ -20,9 +20,8 @@ from metasp.cli.options import checkpoint_option, data_option, json_option, runs
 from metasp.cli.run import stop_on_signal
 from metasp.cli.terminal import typed_again
 from metasp.console import text_console
-from metasp.errors import UserError
 from metasp.spec import RunSpec
-from metasp.sweeps.grid import expand, presets, read_sweep
+from metasp.sweeps.grid import expand, read_sweep
 
 if TYPE_CHECKING:
     from metasp.sweeps.jobs import Job, Runner
@@ -31,9 +30,8 @@ EXAMPLES = """
 \b
 Examples:
   metasp sweep my.toml --dry-run
-  metasp sweep paper-table-1-small
-  metasp sweep paper-table-1 --on ray --address auto --gpus-per-run 0.5 --data /shared/data
-  metasp sweep paper-table-1-small --print > my.toml
+  metasp sweep my.toml
+  metasp sweep my.toml --on ray --address auto --gpus-per-run 0.5 --data /shared/data
 """
 RAY = (*CLUSTER, "cpus_per_run", "gpus_per_run", "shared")
 AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
@@ -42,7 +40,6 @@ AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
 @click.command(epilog=EXAMPLES)
 @click.argument("sweep")
 @click.option("--dry-run", is_flag=True, help="List the runs and what is already done.")
-@click.option("--print", "show", is_flag=True, help="Print a preset, to copy and change it.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -63,7 +60,6 @@ AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
 def command(
     sweep: str,
     dry_run: bool,
-    show: bool,
     on: str,
     jobs: int | None,
     runs: Path,
@@ -71,13 +67,8 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Run every spec of SWEEP, a TOML file or the name of a preset. Finished runs are never run
+    """Run every spec of SWEEP, a TOML file. Finished runs are never run
     again, stopped ones continue, and one that fails does not stop the others."""
-    if show:
-        if sweep not in presets():
-            raise UserError(f"--print takes a preset: {', '.join(presets())}.")
-        click.echo(presets()[sweep], nl=False)
-        return 0
     refuse_torchrun("a sweep")
     refuse_what_belongs_elsewhere(on, RAY, ("jobs",))
     specs = expand(read_sweep(sweep))

@@ -5,7 +5,6 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from metasp.errors import UserError, unknown
 from metasp.field_checks import frozen
 from metasp.methods import BEST, INFLUENCE, METHODS, method_named, own_settings, resolved
 from metasp.spec import RunSpec, fields_with
-from metasp.toml import parse_toml, read_toml
+from metasp.toml import read_toml
 
 Values = dict[str, Any]
+PRESETS = Path(__file__).parents[3] / "reproduce" / "presets"  # in a clone, beside the package
 
 FIELDS = frozenset(entry.name for entry in fields(RunSpec)) - {
     "settings",
@@ -36,26 +36,20 @@ class Sweep:
     overrides: dict[str, Values]
 
 
-def presets() -> dict[str, str]:
-    """The sweeps that ship with the package: their text by name."""
-    folder = resources.files("metasp") / "paper" / "presets"
-    files = sorted(folder.iterdir(), key=lambda file: file.name)
-    return {
-        file.name.removesuffix(".toml"): file.read_text(encoding="utf-8")
-        for file in files
-        if file.name.endswith(".toml")
-    }
+def presets() -> dict[str, Path]:
+    """Give the files of the paper's sweeps by name; none where the package is not in a clone."""
+    return {file.stem: file for file in sorted(PRESETS.glob("*.toml"))}
 
 
 def read_sweep(where: str) -> Sweep:
-    """A sweep from a TOML file or, where there is no such file, from the preset of that name."""
+    """Read a sweep from a TOML file or, where there is no such file, from the preset so called."""
     path = Path(where)
-    if path.is_file() or path.suffix == ".toml":
-        return parse(read_toml(path), where)
-    known = presets()
-    if where not in known:
-        raise unknown("sweep file or preset", where, known)
-    return parse(parse_toml(known[where], where), where)
+    if not path.is_file() and path.suffix != ".toml":
+        known = presets()
+        if where not in known:
+            raise unknown("sweep file or preset", where, known)
+        path = known[where]
+    return parse(read_toml(path), where)
 
 
 def parse(values: Mapping[str, Any], source: str) -> Sweep:

@@ -1,4 +1,4 @@
-"""The figures. FIGURES is a dictionary you can read: what draws each, and which sweep feeds it."""
+"""The figures. FIGURES is a dictionary you can read: what draws each, and of which runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ __all__ = ["FIGURES", "Drawing", "Kind", "draw", "draw_swept", "save"]
 
 @dataclass(frozen=True)
 class Kind:
-    """How a figure is made, what it shows, and the sweep that makes its runs."""
+    """How a figure is made, what it shows, and which runs it takes."""
 
     of: str  # "module:function", which is loaded when it first draws
     help: str
-    sweep: str
     reads: bool = False  # tables beside the results, of which some may be damaged
-    needs: str = ""  # what its runs must be, where no sweep of the paper makes them
+    needs: str = ""  # what its runs must be, where not all will do
 
     @property
     def make(self) -> "Callable[..., list[Drawing]]":
@@ -33,32 +32,21 @@ class Kind:
 
 
 HERE = __name__
+RECORDED = "it takes runs that record influence, such as those of metasp"
 FIGURES: dict[str, Kind] = {
-    "accuracy": Kind(
-        f"{HERE}.accuracy:after_each_task", "accuracy after each task", "paper-table-1"
-    ),
-    "front": Kind(
-        f"{HERE}.accuracy:learning_against_remembering",
-        "A_1 against A_∞ and the front",
-        "paper-table-1",
-    ),
-    "differences": Kind(
-        f"{HERE}.differences:from_reference", "every row minus one, seed by seed", "paper-table-1"
-    ),
-    "matrix": Kind(f"{HERE}.accuracy:heat_maps", "accuracy matrix of each row", "paper-table-1"),
+    "accuracy": Kind(f"{HERE}.accuracy:after_each_task", "accuracy after each task"),
+    "front": Kind(f"{HERE}.accuracy:learning_against_remembering", "A_1 against A_∞ and the front"),
+    "differences": Kind(f"{HERE}.differences:from_reference", "every row minus one, seed by seed"),
+    "matrix": Kind(f"{HERE}.accuracy:heat_maps", "accuracy matrix of each row"),
     "influence-counts": Kind(
-        f"{HERE}.influence:counts",
-        "examples that help and hurt, per task",
-        "paper-statistics",
-        True,
+        f"{HERE}.influence:counts", "examples that help and hurt, per task", True, RECORDED
     ),
     "influence-histogram": Kind(
-        f"{HERE}.influence:histograms", "influences in five groups", "paper-statistics", True
+        f"{HERE}.influence:histograms", "influences in five groups", True, RECORDED
     ),
     "doubt": Kind(
         f"{HERE}.doubt:through_time",
         "share of new examples whose label a method doubts, through time",
-        "",
         True,
         "it takes runs of a method that judges labels, such as metasp-robust",
     ),

@@ -1,8 +1,7 @@
-"""The published figures, which ship with the package."""
+"""The published figures."""
 
 import csv
-import io
-from importlib import resources
+from pathlib import Path
 
 from metasp.reports.configurations import Configuration
 from metasp.reports.reference import Published, PublishedScores
@@ -34,8 +33,8 @@ PROTOCOL = "ResNet-18 of width 64, 50 epochs per task, all training data, five s
 
 def rows(name: str) -> list[dict[str, str]]:
     """The rows of a published table."""
-    file = resources.files("metasp") / "paper" / "data" / f"{name}.csv"
-    return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+    with open(Path(__file__).parent / "data" / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def published_scores() -> PublishedScores:

@@ -3,27 +3,29 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metasp.paper.published import METHODS, PROTOCOL, rows
 from metasp.reports.configurations import Configuration, Group, common_ground
 from metasp.reports.notes import seeds_text, version_note
 from metasp.reports.statistics import Summary, summarise
 from metasp.reports.table import Cell, Table, plus_minus
 from metasp.reports.variants import as_published
+from reproduce.published import METHODS, PROTOCOL, rows
 
 YARDSTICK = "er"
 
 
-def time_tables(groups: list[Group], paper: bool) -> list[Table]:
-    return [time_table(group, paper) for group in groups]
+def time_tables(groups: list[Group]) -> list[Table]:
+    """Give one table for each group."""
+    return [time_table(group) for group in groups]
 
 
-def time_table(group: Group, paper: bool) -> Table:
-    """Seconds per step (of the costliest kind) and per run, and both relative to ER."""
+def time_table(group: Group) -> Table:
+    """Set seconds per step (of the costliest kind) and per run, and both relative to ER, beside
+    the published ones."""
     steps = {row.label: step_seconds(row) for row in group.rows}
     totals = {row.label: summarise(total_seconds(row)) for row in group.rows}
     usual = [r.label for r in group.rows if r.method == YARDSTICK and as_published(r)]
     unit = usual[0] if len(usual) == 1 else None
-    figures = {r["method"]: r for r in rows("training_time")} if paper else {}
+    figures = {r["method"]: r for r in rows("training_time")}
     data = []
     for row in group.rows:
         kind, step = steps[row.label]
@@ -43,51 +45,45 @@ def time_table(group: Group, paper: bool) -> Table:
             "total_ratio": ratio(total, totals[unit] if unit else None),
         }
         known = figures.get(METHODS.get(row.method, "")) if as_published(row) else None
-        if paper:
-            base = figures[METHODS[YARDSTICK]]
-            for ours, theirs in (("step", "one_step_s"), ("total", "total_s")):
-                entry[f"published_{ours}_s"] = float(known[theirs]) if known else None
-                entry[f"published_{ours}_ratio"] = (
-                    float(known[theirs]) / float(base[theirs]) if known else None
-                )
+        base = figures[METHODS[YARDSTICK]]
+        for ours, theirs in (("step", "one_step_s"), ("total", "total_s")):
+            entry[f"published_{ours}_s"] = float(known[theirs]) if known else None
+            entry[f"published_{ours}_ratio"] = (
+                float(known[theirs]) / float(base[theirs]) if known else None
+            )
         data.append(entry)
     header = ["method", "seeds", "one step, ms", "× er", "whole run, s", "× er"]
-    header += ["published: one step, ms", "× er", "whole run, s", "× er"] if paper else []
-    cells = tuple(time_cells(entry, seeds_text(row, group), paper)
-                  for entry, row in zip(data, group.rows))  # fmt: skip
+    header += ["published: one step, ms", "× er", "whole run, s", "× er"]
+    cells = tuple(time_cells(entry, seeds_text(row, group)) for entry, row in zip(data, group.rows))
     notes = [
         f"one step is the median of the run's costliest kind; {common_ground(group.rows)}.",
         "runs that shared a machine slow each other down: for times use `metasp sweep --jobs 1`.",
         *([] if unit else [f"no ratios: {len(usual) or 'no'} rows of er here."]),
-        *([f"published: {PROTOCOL}, on another machine."] if paper else []),
+        f"published: {PROTOCOL}, on another machine.",
         *version_note(group.rows),
     ]
     return Table(f"{group.title}: time", tuple(header), cells, tuple(data), tuple(notes))
 
 
-def time_cells(entry: Mapping[str, Any], seeds: str, paper: bool) -> tuple[Cell, ...]:
+def time_cells(entry: Mapping[str, Any], seeds: str) -> tuple[Cell, ...]:
     def times(value: float | None) -> Cell:
         return Cell("–" if value is None else f"{value:.2f}")
 
     def thousand(name: str) -> float | None:
         return None if entry[name] is None else 1000 * entry[name]
 
-    found = [
+    return (
         Cell(entry["label"]),
         Cell(seeds),
         Cell(plus_minus(thousand("step_s"), thousand("step_s_std"))),
         times(entry["step_ratio"]),
         Cell(plus_minus(entry["total_s"], entry["total_s_std"], 1)),
         times(entry["total_ratio"]),
-    ]
-    if paper:
-        found += [
-            Cell(plus_minus(thousand("published_step_s"), None, 0)),
-            times(entry["published_step_ratio"]),
-            Cell(plus_minus(entry["published_total_s"], None, 0)),
-            times(entry["published_total_ratio"]),
-        ]
-    return tuple(found)
+        Cell(plus_minus(thousand("published_step_s"), None, 0)),
+        times(entry["published_step_ratio"]),
+        Cell(plus_minus(entry["published_total_s"], None, 0)),
+        times(entry["published_total_ratio"]),
+    )
 
 
 def step_seconds(row: Configuration) -> tuple[str, Summary | None]:

@@ -1,4 +1,4 @@
-"""metasp influence-check: the paper's approximation table, measured here."""
+"""python -m reproduce influence-check: the paper's approximation table, measured here."""
 
 import json
 import math
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 
 from metasp.cli.options import data_option, json_option
@@ -19,10 +18,9 @@ from metasp.errors import UserError
 EXAMPLES = """
 \b
 Examples:
-  metasp influence-check
-  metasp influence-check --data DIR --figure check.png
-  metasp influence-check --json > check.json
-  metasp influence-check --truth 200 --data DIR
+  python -m reproduce influence-check
+  python -m reproduce influence-check --data DIR --figure check.png
+  python -m reproduce influence-check --json > check.json
 """
 SUFFIXES = (".png", ".svg")
 
@@ -43,7 +41,7 @@ def drawable(ctx: click.Context, param: click.Parameter, value: Path | None) -> 
     return value
 
 
-@click.command(epilog=EXAMPLES)
+@click.command("influence-check", epilog=EXAMPLES)
 @data_option
 @click.option(
     "--seeds",
@@ -69,12 +67,6 @@ def drawable(ctx: click.Context, param: click.Parameter, value: Path | None) -> 
     callback=drawable,
     help="Draw the dependence on λ and K into this file (PNG or SVG).",
 )
-@click.option(
-    "--truth",
-    type=click.IntRange(min=10, max=1000),
-    metavar="N",
-    help="Instead: train again without each of N examples, and compare with what that does.",
-)
 @json_option
 def command(
     data: Path | None,
@@ -82,17 +74,12 @@ def command(
     damping: float,
     steps: int,
     figure: Path | None,
-    truth: int | None,
     as_json: bool,
 ) -> None:
     """Compare the signs of Larsen's, Luketina's, Neumann's and MetaSP's influence with the exact
     Hessian influence: on 1000 Fashion-MNIST examples if --data has them, else on the digits."""
-    from metasp.paper.approximation import influence_check, render
+    from reproduce.approximation import influence_check, render
 
-    if truth is not None:
-        refuse_settings_of_the_signs()
-        left_out(data, truth, as_json)
-        return
     what, (x, y, goal_x, goal_y) = examples(data)
     with Console(stderr=True).status(f"checking influence on {what}, {seeds} seeds …"):
         check = influence_check(
@@ -114,35 +101,6 @@ def command(
         draw(check, what, figure)
         if not as_json:
             print(f"figure: {figure}")
-
-
-def refuse_settings_of_the_signs() -> None:
-    context = click.get_current_context()
-    for name in ("figure", "seeds", "damping", "steps"):
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UserError(
-                f"--{name} only applies to the check by signs: leave out --{name} or --truth."
-            )
-
-
-def left_out(data: Path | None, count: int, as_json: bool) -> None:
-    """The true influence of each example, by training again without it."""
-    from metasp.paper.approximation import SCALING, scalings, trained
-    from metasp.paper.truth import render, truth_report
-    from metasp.types import CROSS_ENTROPY as LOSS
-
-    what, (x, y, goal_x, goal_y) = examples(data, count)
-    inputs, goals = scalings(x.flatten(1).double(), goal_x.flatten(1).double())[SCALING]
-    model = trained((inputs, y), seed=1231, steps=0)
-    with Console(stderr=True).status(f"training again {count} times on {what} …"):
-        report = truth_report(model, LOSS, (inputs, y), (goals, goal_y))
-    if as_json:
-        rows = [asdict(row) for row in report.agreements]
-        print(json.dumps({"data": what, "damping": report.damping, "methods": rows}))
-        return
-    print(f"data: {what}")
-    for line in render(report):
-        print(line)
 
 
 def examples(data: Path | None, count: int = 1000) -> tuple[str, tuple[Any, ...]]:

@@ -1,7 +1,8 @@
 """The figures of one setting: which rows belong together, and what the legend says."""
 
-from metasp.paper.effects import families
-from metasp.paper.figures import EFFECTS
+from reproduce.effects import families
+from reproduce.show import EFFECTS
+
 from metasp.reports.configurations import group
 from metasp.reports.figures import draw
 from metasp.reports.records import gather

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.paper.time_table import total_seconds
 from metasp.reports.configurations import Configuration, Group, identity
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
 from metasp.reports.names import Values, flat
 from metasp.reports.statistics import summarise
+from reproduce.time_table import total_seconds
 
 
 def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
-from metasp.paper.published import rows
 from metasp.reports.table import Cell, Table
+from reproduce.published import rows
 
 COUNTS = ("true_positive", "true_negative", "false_positive", "false_negative")
 
 
 def influence_table(file: Path | None) -> Table:
     """How often the sign of an influence agrees with the exact one: ours (from the file that
-    `metasp influence-check --json` wrote) above the published figures."""
+    `python -m reproduce influence-check --json` wrote) above the published figures."""
     ours = [] if file is None else read_check(file)
     entries = [("here", entry) for entry in ours]
     entries += [("published", entry) for entry in rows("influence_approximation")]
@@ -30,8 +30,8 @@ def influence_table(file: Path | None) -> Table:
     notes = ["positive: the exact influence lowers the loss; 1000 training examples published."]
     if file is None:
         notes.append(
-            "none of ours: `metasp influence-check --json > check.json`, then "
-            "`metasp report --table influence --check check.json`."
+            "none of ours: `python -m reproduce influence-check --json > check.json`, then "
+            "`python -m reproduce report --table influence --check check.json`."
         )
     return Table("influence approximation against the exact one", header, tuple(lines),
                  tuple(data), tuple(notes))  # fmt: skip
@@ -46,5 +46,7 @@ def read_check(file: Path) -> list[Mapping[str, Any]]:
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror or error}.") from error
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is not what `metasp influence-check --json` writes.") from error
+        raise UserError(
+            f"{file} is not what `python -m reproduce influence-check --json` writes."
+        ) from error
     return list(entries)

@@ -5,26 +5,16 @@ from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
+from reproduce.__main__ import main
+from reproduce.approximation import Counts, InfluenceCheck, Point
+from reproduce.influence_check import mean_counts
 
-from metasp.cli import main
-from metasp.cli.influence_check import mean_counts
-from metasp.paper.approximation import Counts, InfluenceCheck, Point
 from tests.helpers import metasp
 
 
 @pytest.mark.slow
-def test_the_command_retrains_without_each_digit():
-    done = metasp("influence-check", "--truth", 20, "--json", METASP_DATA="")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["data"].startswith("digits, 20 training")
-    by_name = {row["method"]: row["rank_correlation"] for row in found["methods"]}
-    assert by_name["MetaSP from the start"] == max(by_name.values()) > 0.6
-
-
-@pytest.mark.slow
 def test_the_command_counts_signs():
-    done = metasp("influence-check", "--seeds", 1, "--json", METASP_DATA="")
+    done = metasp("influence-check", "--seeds", 1, "--json", module="reproduce", METASP_DATA="")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rows = {row["method"]: row for row in found["methods"]}
@@ -44,13 +34,23 @@ def test_mean_counts_add_up_to_the_examples():
         assert abs(count - sum(getattr(one, name) for one in by_seed) / 2) < 1
 
 
-@pytest.mark.parametrize("given", [("--figure", "x.png"), ("--seeds", 10), ("--damping", 3)])
-def test_what_the_truth_would_ignore_is_refused(given):
-    """Also where it is the default: who names it expects it to matter."""
-    done = metasp("influence-check", "--truth", 20, *given, METASP_DATA="")
-    assert done.returncode == 2
-    assert given[0] in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "nowhere"], "has no folder fashion_mnist"),
+        (["--damping", "nan"], "nan is not a finite number"),
+        (["--damping", "inf"], "inf is not a finite number"),
+        (["--figure", "nowhere/a.png"], "not a PNG or SVG file in a folder that exists"),
+        (["--figure", "a.doc"], "not a PNG or SVG file in a folder that exists"),
+    ],
+)
+def test_a_mistake_is_one_sentence(capsys, arguments, words):
+    with pytest.raises(SystemExit) as stop:
+        main(["influence-check", *arguments])
+    heard = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert words in heard
+    assert len(heard.strip().splitlines()) == 1
 
 
 def test_a_figure_that_cannot_be_drawn_costs_no_measurement(monkeypatch, capsys, tmp_path):
@@ -59,8 +59,8 @@ def test_a_figure_that_cannot_be_drawn_costs_no_measurement(monkeypatch, capsys,
     counts = {"MetaSP": (Counts(600, 400, 0, 0),)}
     points = (Point("MetaSP", 3.0, 20, (1.0,)),)
     check = InfluenceCheck((1231,), 3.0, 20, counts, points, {"as is": (1.0,)}, (0.9,))
-    monkeypatch.setattr("metasp.paper.approximation.influence_check", lambda *_, **__: check)
-    monkeypatch.setattr("metasp.paper.approximation.render", lambda _: ["MetaSP: 1000 agree"])
+    monkeypatch.setattr("reproduce.approximation.influence_check", lambda *_, **__: check)
+    monkeypatch.setattr("reproduce.approximation.render", lambda _: ["MetaSP: 1000 agree"])
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full_disk)
     for form in ([], ["--json"]):
         with pytest.raises(SystemExit) as stop:

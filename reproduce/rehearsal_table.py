@@ -2,21 +2,21 @@
 
 from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS
-from metasp.paper.published import SCENARIOS, published_stream, rows
 from metasp.reports.configurations import Configuration, Group, common_ground
 from metasp.reports.notes import seeds_text, version_note
 from metasp.reports.statistics import summarise
 from metasp.reports.table import Cell, Table, plus_minus, signed
 from metasp.reports.variants import settings_as_published
+from reproduce.published import SCENARIOS, published_stream, rows
 
 ABLATIONS = ("random", "rehsel-without-cluster", "rehsel-without-influence", "rehsel")
 PUBLISHED_MEMORY = 500
 
 
-def rehearsal_tables(groups: list[Group], paper: bool) -> list[Table]:
+def rehearsal_tables(groups: list[Group]) -> list[Table]:
     """Two tables, class-IL and task-IL, of each group that has ablations."""
     tables = [
-        rehearsal_table(group, scenario, paper)
+        rehearsal_table(group, scenario)
         for group in groups
         if ablations(group)
         for scenario in SCENARIOS
@@ -24,7 +24,7 @@ def rehearsal_tables(groups: list[Group], paper: bool) -> list[Table]:
     if not tables:
         raise UserError(
             f"no MetaSP runs with a selection of {', '.join(ABLATIONS)} here: "
-            "`metasp sweep paper-rehearsal-small` makes them."
+            "`python -m reproduce rehearsal-small` makes them."
         )
     return tables
 
@@ -38,13 +38,14 @@ def ablations(group: Group) -> list[Configuration]:
     return sorted(found, key=lambda row: (ABLATIONS.index(row.spec["selection"]), row.label))
 
 
-def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
+def rehearsal_table(group: Group, scenario: str) -> Table:
+    """Show the scores of each selection beside the published ones, where the stream is theirs."""
     figures = {
         (r["benchmark"], r["scenario"], r["selection"]): r for r in rows("rehearsal_selection")
     }
     metrics = [name for name in METRICS if name in next(iter(figures.values()))]
     place = (published_stream(group.rows[0]), SCENARIOS[scenario])
-    known = paper and group.memory == PUBLISHED_MEMORY and any(key[:2] == place for key in figures)
+    known = group.memory == PUBLISHED_MEMORY and any(key[:2] == place for key in figures)
     chosen = ablations(group)
     names = [row.spec["selection"] for row in chosen]
     lines, data = [], []
@@ -81,7 +82,7 @@ def rehearsal_table(group: Group, scenario: str, paper: bool) -> Table:
     for metric in metrics:
         header += [METRICS[metric].name, *(["published (difference)"] if known else [])]
     notes = [f"mean ± standard deviation over seeds; {common_ground(chosen)}."]
-    notes += [f"no published figures for {group.title}."] if paper and not known else []
+    notes += [f"no published figures for {group.title}."] if not known else []
     title = f"{group.title}: what the memory keeps, {SCENARIO_WORDS[scenario]}, %"
     notes += version_note(tuple(chosen))
     return Table(title, tuple(header), tuple(lines), tuple(data), tuple(notes))

@@ -4,18 +4,25 @@ import json
 from pathlib import Path
 
 import pytest
+from reproduce.__main__ import main
+from reproduce.published import published_scores, published_stream
+from reproduce.rehearsal_table import rehearsal_tables
+from reproduce.time_table import time_tables
 
-from metasp.cli import main
-from metasp.paper.published import published_scores, published_stream
-from metasp.paper.rehearsal_table import rehearsal_tables
-from metasp.paper.time_table import time_tables
 from metasp.reports.configurations import group
 from metasp.reports.records import gather
 from tests.reports.run_factories import ablated_selections, make_run
-from tests.reports.test_render import report
 from tests.reports.test_scores import tables_of
 
 ROOT = Path(__file__).parents[2]
+
+
+def report(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert ended.value.code == 0, captured.err
+    return captured.out
 
 
 def test_published_figures_stand_beside_ours_but_not_beside_a_control(tmp_path):
@@ -57,7 +64,7 @@ def test_published_figures_do_not_stand_beside_another_stream(tmp_path, changes)
     make_run(tmp_path, 0.5, method="metasp-rehsel", **stream, **changes)
     (scores, *_) = tables_of(tmp_path, published=published_scores())
     assert {entry["published"] for entry in scores.data} == {None}
-    (kept, *_) = rehearsal_tables(group(gather([tmp_path]).records), True)
+    (kept, *_) = rehearsal_tables(group(gather([tmp_path]).records))
     assert {entry["published"] for entry in kept.data} == {None}
     assert any("no published figures" in note for note in kept.notes)
 
@@ -65,11 +72,11 @@ def test_published_figures_do_not_stand_beside_another_stream(tmp_path, changes)
 def test_times_are_set_beside_one_row_of_er_and_the_published_say_of_what(tmp_path):
     make_run(tmp_path, 0.5, method="er", lr=0.1)
     make_run(tmp_path, 0.25, method="metasp")
-    (table,) = time_tables(group(gather([tmp_path]).records), True)
+    (table,) = time_tables(group(gather([tmp_path]).records))
     assert [entry["total_ratio"] for entry in table.data] == [1.0, 0.5]
     assert any("ResNet-18 of width 64" in note for note in table.notes)
     make_run(tmp_path, 0.5, method="er", lr=0.3)
-    (table,) = time_tables(group(gather([tmp_path]).records), False)
+    (table,) = time_tables(group(gather([tmp_path]).records))
     assert {entry["total_ratio"] for entry in table.data} == {None}
     assert "no ratios: 2 rows of er here." in table.notes
 
@@ -78,21 +85,25 @@ def test_the_published_ablation_is_shown_beside_its_own_memory_only(tmp_path):
     stream = {"benchmark": "split-cifar10", "tasks": 5}
     for memory in (300, 500):
         make_run(tmp_path, 0.5, method="metasp-rehsel", **stream, memory=memory)
-    tables = rehearsal_tables(group(gather([tmp_path]).records), True)
+    tables = rehearsal_tables(group(gather([tmp_path]).records))
     shown = {table.data[0]["memory"]: "published" in " ".join(table.header) for table in tables}
     assert shown == {300: False, 500: True}
 
 
 def test_the_rehearsal_and_time_tables_hold_the_stored_numbers(tmp_path, capsys):
     runs = ablated_selections(tmp_path)
-    rows = json.loads(report(capsys, runs, "--table", "rehearsal", "--json"))["tables"][0]["rows"]
+    rows = json.loads(report(capsys, runs, "--table", "rehearsal", "--format", "json"))["tables"][
+        0
+    ]["rows"]
     assert [r["label"] for r in rows if r["metric"] == "A_1"] == [
         "random",
         "rehsel-without-cluster",
         "rehsel: metasp (selection rehsel)",
         "rehsel: metasp-rehsel (rehearse last 2)",
     ]
-    rows = json.loads(report(capsys, runs, "--table", "time", "--json"))["tables"][0]["rows"]
+    rows = json.loads(report(capsys, runs, "--table", "time", "--format", "json"))["tables"][0][
+        "rows"
+    ]
     by_label = {row["label"]: row for row in rows}
     er, ours = by_label["er"], by_label["metasp-rehsel (rehearse last 2)"]
     assert (er["total_s"], er["total_ratio"]) == pytest.approx((3.0, 1.0))
@@ -100,7 +111,9 @@ def test_the_rehearsal_and_time_tables_hold_the_stored_numbers(tmp_path, capsys)
 
 
 def test_the_influence_table_is_the_published_one_with_ours_above(tmp_path, capsys):
-    rows = json.loads(report(capsys, "--table", "influence", "--json"))["tables"][0]["rows"]
+    rows = json.loads(report(capsys, "--table", "influence", "--format", "json"))["tables"][0][
+        "rows"
+    ]
     assert {row["method"]: row["agree"] for row in rows} == {
         "Larsen": 856,
         "Luketina": 846,
@@ -110,7 +123,7 @@ def test_the_influence_table_is_the_published_one_with_ours_above(tmp_path, caps
     counts = {"true_positive": 5, "true_negative": 3, "false_positive": 1, "false_negative": 1}
     file = tmp_path / "check.json"
     file.write_text(json.dumps({"methods": [{"method": "metasp", "examples": 10, **counts}]}))
-    text = report(capsys, "--table", "influence", "--check", file, "--json")
+    text = report(capsys, "--table", "influence", "--check", file, "--format", "json")
     first = json.loads(text)["tables"][0]["rows"][0]
     assert (first["where"], first["agree"]) == ("here", 8)
 
@@ -120,3 +133,15 @@ def test_a_check_that_is_not_there(capsys):
         main(["report", "--table", "influence", "--check", "none.json"])
     assert ended.value.code == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_a_sweep_of_the_paper_is_run_by_its_short_name(capsys, tmp_path):
+    for name in ("statistics-small", "paper-statistics-small"):
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--dry-run", "--runs", str(tmp_path)])
+        assert ended.value.code == 0
+        assert "3 runs, 0 of them finished" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["statistics-smal"])
+    assert ended.value.code == 2
+    assert "did you mean 'statistics-small'" in capsys.readouterr().err

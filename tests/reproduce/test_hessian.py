@@ -5,17 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.autograd.functional import hessian
-
-from metasp.errors import UserError
-from metasp.influence import example_influence
-from metasp.paper.approximation import (
+from reproduce.approximation import (
     count_signs,
     influence_check,
     paper_counts,
     render,
 )
-from metasp.paper.hessian import (
+from reproduce.hessian import (
     curvature,
     exact,
     larsen,
@@ -23,6 +19,10 @@ from metasp.paper.hessian import (
     neumann,
     solve,
 )
+from torch.autograd.functional import hessian
+
+from metasp.errors import UserError
+from metasp.influence import example_influence
 from tests.influence.test_core import LOSS, problem
 
 

@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metasp.influence.core import example_influence
-from metasp.paper.hessian import Curvature, curvature, exact, larsen, luketina, neumann
-from metasp.paper.published import rows
 from metasp.types import CROSS_ENTROPY as LOSS
 from metasp.types import TensorPair as Pair
+from reproduce.hessian import Curvature, curvature, exact, larsen, luketina, neumann
+from reproduce.published import rows
 
 METHODS = ("Larsen", "Luketina", "Neumann", "MetaSP")
 

@@ -1,1 +1,0 @@
-"""The paper reproduced: its tables, figures, sweeps and published numbers. No run needs this."""
