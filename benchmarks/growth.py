@@ -25,8 +25,8 @@ from metasp.engine import Trainer, build_trainer
 from metasp.engine.evaluate import evaluate
 from metasp.engine.from_spec import complete
 from metasp.events import Evaluated, StepTaken, TaskFinished
-from metasp.influence import Ledger
 from metasp.learner import ContinualLearner
+from metasp.methods.context import measured
 from metasp.spec import RunSpec
 from metasp.store.checkpoints import save_checkpoint
 from metasp.types import Streams
@@ -87,11 +87,11 @@ def data(size: int) -> Seconds:
     """A whole stream with the memory chosen at each task's end, and influences entered."""
     found = spent(trainer_on(stream(size, 10, 5), batch_size=256, selection="class-balanced"))
     found.pop("all tests"), found.pop("longest step")
-    ledger, ids = Ledger(), torch.randperm(size, generator=Streams(0)["ids"])
+    stats, ids = measured(), torch.randperm(size, generator=Streams(0)["ids"])
     begun = time.process_time()
     for part in torch.split(ids, 256):
-        ledger.add(part, *[part.double()] * 3)
-    ledger.state()
+        stats.add(part, **dict.fromkeys(stats.names, part.double()))
+    stats.state_dict()
     return {**found, "ledger": time.process_time() - begun}
 
 

@@ -81,7 +81,13 @@ TABLES = (RunResult, Seconds, StoredSpec, Scores, RunKeywords, LearnerKeywords, 
 def revealing() -> str:
     """A script that asks for the type of every public name, of its members and of what it gives."""
     lines = ["import metasp", *(f"reveal_type(metasp.{name})" for name in metasp.PUBLIC)]
-    classes = [metasp.ContinualLearner, metasp.Ledger, metasp.Memory, metasp.RunSpec, *RETURNED]
+    classes = [
+        metasp.ContinualLearner,
+        metasp.ExampleStats,
+        metasp.Memory,
+        metasp.RunSpec,
+        *RETURNED,
+    ]
     for kind in classes:
         lines += asking(kind, [f"it.{name}" for name in members(kind)])
     for table in TABLES:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metasp.api import run as run
     from metasp.benchmarks.from_dataset import split as split
-    from metasp.influence import Ledger as Ledger
+    from metasp.example_stats import ExampleStats as ExampleStats
     from metasp.influence import example_influence as example_influence
     from metasp.influence import sp_influence as sp_influence
     from metasp.influence.fuse import fuse as fuse
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 PUBLIC = {
     "ContinualLearner": "metasp.learner",
     "FrozenEncoder": "metasp.learner",
-    "Ledger": "metasp.influence",
+    "ExampleStats": "metasp.example_stats",
     "Memory": "metasp.memory",
     "RunSpec": "metasp.spec",
     "example_influence": "metasp.influence",

@@ -235,9 +235,9 @@ def test_clearing_touches_nothing_else():
     arrays = {
         "memory/ids": np.array([5, 7, -1]),
         "memory/inputs": np.ones((3, 2), np.uint8),
-        "ledger/ids": np.array([5, 9]),
-        "ledger/sums": np.ones((2, 4, 6), np.int64),
-        "ledger/counts": np.array([1, 2]),
+        "influence_stats/ids": np.array([5, 9]),
+        "influence_stats/sums": np.ones((2, 4)),
+        "influence_stats/counts": np.array([1, 2]),
         "method/anchors": np.arange(6.0).reshape(3, 2),
         "method/anchors_ids": np.array([7, 5, 8]),
         "model/w": np.ones(3),
@@ -245,8 +245,8 @@ def test_clearing_touches_nothing_else():
     kept = cleared(arrays, np.array([5]))
     assert kept["memory/ids"].tolist() == [-1, 7, -1]
     assert kept["memory/inputs"].tolist() == [[0, 0], [1, 1], [1, 1]]
-    assert kept["ledger/ids"].tolist() == [9]
-    assert kept["ledger/counts"].tolist() == [2]
+    assert kept["influence_stats/ids"].tolist() == [9]
+    assert kept["influence_stats/counts"].tolist() == [2]
     assert kept["method/anchors"].tolist() == [[0.0, 1.0], [4.0, 5.0]]
     assert kept["model/w"] is arrays["model/w"]
     assert arrays["memory/ids"].tolist() == [5, 7, -1]

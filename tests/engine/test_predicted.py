@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import metasp.engine.trainer as engine
 from metasp.engine import build_trainer
-from metasp.engine.influence_table import value_columns
+from metasp.engine import task_tables as engine
+from metasp.engine.task_tables import value_columns
 from metasp.types import Examples
 from tests.helpers import final_weights, finish, outcome
 from tests.methods.factories import digits
@@ -91,7 +91,7 @@ def test_of_numbers_it_tells_those_given_and_what_the_model_says_of_the_examples
     inputs = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
     train = Examples.of(inputs, torch.tensor([0.5, 1.5, torch.nan, 3.5]))
     met = torch.tensor([True, False, True, True])
-    found = value_columns(learner, train, met)
+    found = value_columns(learner, train.only(met.nonzero()[:, 0]))
     assert found["target"] == [0.5, None, 3.5]
     said = learner.model(learner.transform(inputs))[met].flatten().tolist()
     assert found["said"] == pytest.approx(said)

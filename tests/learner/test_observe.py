@@ -125,7 +125,7 @@ def test_thousands_of_batches_take_no_more_room(tmp_path):
             sizes.append((tmp_path / "file").stat().st_size)
     assert max(sizes) - min(sizes) < 64  # digits of counters
     context = own._trainer.learner
-    assert len(context.tally.ids) == len(own._trainer.tasks[0].train) == 20
+    assert len(context.training_stats.examples.ids) == len(own._trainer.tasks[0].train) == 20
     assert own.memory.table()["id"].to_pylist() != sorted(range(30))
 
 
@@ -134,7 +134,7 @@ def test_influences_of_what_has_gone_are_dropped():
     most = 0
     for batch in stream_of(60, size=6):
         own.observe(batch)
-        most = max(most, len(own._trainer.learner.ledger))
+        most = max(most, len(own._trainer.learner.influence_stats))
     assert most <= 2 * 18 + 16
     assert own.influence().num_rows <= 18
     own.finish()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from metasp.influence import Ledger
+from metasp import ExampleStats
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.memory.cluster import kmeans, means
 from metasp.types import Batch, Streams
@@ -179,22 +179,22 @@ def test_a_run_offers_the_mean_losses_of_what_the_memory_holds(monkeypatch):
     """Over the steps of the task that measured influence; NaN of what was in none of them."""
     trainer = digits("metasp", selection="rehsel-filter-by-loss", backbone="mlp")
     learner, losses, offered = trainer.learner, {}, []
-    decide, add = learner.selection.decide, Ledger.add
+    decide, add = learner.selection.decide, ExampleStats.add
 
-    def measured(ledger, ids, *values):
-        for example, loss in zip(ids.tolist(), values[-1].tolist()):
+    def measured(stats, ids, **values):
+        for example, loss in zip(ids.tolist(), values["loss"].tolist()):
             losses.setdefault(example, []).append(loss)
-        return add(ledger, ids, *values)
+        return add(stats, ids, **values)
 
     def watched(memory, offer, generator):
         held = [losses.get(example, [torch.nan]) for example in memory.ids.tolist()]
         wanted = torch.tensor([sum(each) / len(each) for each in held], dtype=torch.float64)
         torch.testing.assert_close(offer.held_loss, wanted, equal_nan=True)
         offered.append(int((~wanted.isnan()).sum()))
-        losses.clear()  # each task has a ledger of its own
+        losses.clear()  # each task has statistics of its own
         return decide(memory, offer, generator)
 
-    monkeypatch.setattr(Ledger, "add", measured)
+    monkeypatch.setattr(ExampleStats, "add", measured)
     learner.selection = replace(learner.selection, of=watched)
     train(trainer, 19)  # into the fourth task
     assert len(offered) == 3

@@ -94,7 +94,7 @@ def test_of_der_the_rows_held_to_outputs_keep_their_share():
     assert moved > 10
 
 
-def test_the_tally_knows_no_loss_of_rows_without_their_label():
+def test_training_stats_know_no_loss_of_rows_without_their_label():
     """Distances to stored outputs are no losses by which an example is easy."""
     trainer = digits("der", memory=60, limit_per_class=4, tasks=2, epochs=3)
     learner, losses = trainer.learner, {}
@@ -111,10 +111,10 @@ def test_the_tally_knows_no_loss_of_rows_without_their_label():
     for event in trainer.run():
         if type(event).__name__ == "TaskFinished":
             break
-    ids = learner.tally.ids
+    ids = learner.training_stats.examples.ids
     assert set(losses) == set(ids.tolist())
     means = torch.tensor([sum(losses[int(i)]) / len(losses[int(i)]) for i in ids])
-    torch.testing.assert_close(learner.tally.means(ids, "loss").float(), means)
+    torch.testing.assert_close(learner.training_stats.examples.means(ids, "loss").float(), means)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,11 @@ def test_the_true_share_of_each_class_is_that_of_the_noise():
         assert shares[None] == pytest.approx(len(wrong & set(task.train.ids.tolist())) / 24)
 
 
+def means_of(learner, name):
+    stats = learner.training_stats.examples
+    return stats.means(stats.ids, name)
+
+
 def weights_of_the_second_epoch(**settings):
     """The mean weight of each example of the first task after two epochs, with its mean loss after
     the first."""
@@ -44,10 +49,10 @@ def weights_of_the_second_epoch(**settings):
         if type(event).__name__ == "StepTaken" and event.epoch == 1 and event.step == 0:
             loss = before
         if type(event).__name__ == "StepTaken":
-            before = learner.tally.means(learner.tally.ids, "loss")
+            before = means_of(learner, "loss")
         if type(event).__name__ == "TaskFinished":
             break
-    dropped = learner.tally.means(learner.tally.ids, "weight") < 1
+    dropped = means_of(learner, "weight") < 1
     return trainer, loss, dropped
 
 

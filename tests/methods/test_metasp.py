@@ -193,7 +193,7 @@ def test_the_weighted_update_by_hand(rule):
     assert step.numbers["fallback"] == 0
     for got, want in zip(model.parameters(), expected):
         assert torch.allclose(got, want, rtol=1e-10, atol=1e-12)
-    assert len(learner.ledger) == 10
+    assert len(learner.influence_stats) == 10
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_its_settings_reach_the_measurement(settings, measured):
     # Without a setting, a tenth of a memory of 12, but no fewer than two.
     old, new = validation_sets(again, measured.pop("old", 2), measured.pop("new", 2))
     wanted = sp_influence(twin, again.loss_fn, *map(pair_of, (batch, old, new)), lr=0.3, **measured)
-    got = torch.from_numpy(learner.ledger.means(batch.ids))[:, :2]
+    got = learner.influence_stats.means(batch.ids)[:, :2]
     torch.testing.assert_close(got, torch.stack([wanted.stability, wanted.plasticity], 1))
 
 

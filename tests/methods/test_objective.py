@@ -91,7 +91,7 @@ def test_influence_moves_the_weights_of_weighable_rows_alone():
     assert torch.equal(weighed.weights[fixed], objective.shares[fixed])
     assert not torch.allclose(weighed.weights[~fixed], objective.shares[~fixed], atol=1e-4)
     torch.testing.assert_close(weighed.weights[~fixed].sum(), objective.shares[~fixed].sum())
-    assert set(learner.ledger.arrays()["id"].tolist()) == set(batch.ids[:6].tolist())
+    assert set(learner.influence_stats.ids.tolist()) == set(batch.ids[:6].tolist())
 
 
 def test_one_term_with_equal_shares_has_the_weights_of_a_mean():

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
+from metasp import ExampleStats
 from metasp.benchmarks import load_benchmark
 from metasp.engine import build_trainer
 from metasp.engine.from_spec import complete
-from metasp.influence import Ledger
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods import robust
-from metasp.methods.context import Weighed
+from metasp.methods.context import Weighed, measured
 from metasp.methods.features import features_seen, head_of
-from metasp.methods.robust import follow
+from metasp.methods.robust import JUDGED, RobustSettings, RobustWeights
 from metasp.spec import RunSpec
 from metasp.types import Batch
 from tests.methods.factories import digits, small, train
@@ -22,13 +22,14 @@ NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "imbalance": 0.5}
 
 
 def test_a_running_value_is_the_mean_over_looks_and_what_is_not_known_moves_nothing():
-    running = torch.tensor([[torch.nan], [torch.nan], [2.0], [torch.nan]])
-    rows = torch.tensor([0, 1, 2])
+    weigh, ids = RobustWeights(RobustSettings()), torch.arange(4)
+    weigh.stats = ExampleStats(ids=ids, latest=JUDGED)
     for looks, values in ((1, [0.5, 1.0, 2.0]), (2, [1.5, torch.nan, 3.0]), (3, [1.0, 1.0, 4.0])):
-        follow(running, rows, 0, torch.tensor(values), looks)
-    assert running[[0, 2], 0].tolist() == pytest.approx([1.0, 3.0])
-    assert running[1, 0] == 1.0
-    assert bool(running[3, 0].isnan())
+        running = weigh._running(ids[:3], "all", torch.tensor(values), looks)
+        weigh.stats.put(ids[:3], all=running)
+    found = weigh.stats.last(ids, "all")
+    assert found[:3].tolist() == pytest.approx([1.0, 1.0, 3.0])
+    assert bool(found[3].isnan())
 
 
 def test_the_head_is_found_by_its_name_or_as_the_last_linear_layer():
@@ -102,9 +103,7 @@ def test_what_the_first_look_said_holds_for_the_task_and_is_restored(tells):
     again.tells = not tells
     again.restore(weigher.state())
     assert again.tells is tells
-    again.restore({"epoch": torch.tensor(1)})  # of a run before anyone asked
-    assert again.tells is True
-    again.begin_task(None)
+    again.begin_task(digits("metasp-robust").learner)
     assert again.tells is None
 
 
@@ -206,12 +205,12 @@ def test_it_records_the_influence_of_all_examples_of_a_task_that_has_a_past():
     learner = trainer.learner
     for event in trainer.run():
         if type(event).__name__ == "StepTaken":
-            measured = set(learner.ledger.arrays()["id"].tolist())
+            measured_ids = set(learner.influence_stats.ids.tolist())
             looked = event.task and event.epoch  # as labels are judged from the second epoch on
-            assert measured == (set(learner.current.ids.tolist()) if looked else set())
+            assert measured_ids == (set(learner.current.ids.tolist()) if looked else set())
             if looked:
                 break
-    learner.ledger = Ledger(learner.ledger.extra)
+    learner.influence_stats = measured()
     learner.weigh._judge(learner)
     head, memory = head_of(learner.model), learner.memory
     rows = torch.arange(3)
@@ -227,5 +226,5 @@ def test_it_records_the_influence_of_all_examples_of_a_task_that_has_a_past():
 
     old, new = gradient(goal[tasks == 0].mean()), gradient(goal[tasks == 1].mean())
     expected = [[-float(old @ gradient(loss)), -float(new @ gradient(loss))] for loss in some]
-    found = learner.ledger.means(learner.current.ids[rows])[:, :2]
+    found = learner.influence_stats.means(learner.current.ids[rows])[:, :2]
     assert found.tolist() == [pytest.approx(pair, rel=1e-3, abs=1e-6) for pair in expected]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from metasp.errors import UserError
-from metasp.methods.tally import Tally
+from metasp.example_stats import TrainingStats
 from metasp.store.checkpoints import load_checkpoint, load_latest, numbers_in
 from metasp.store.forget import LAST, cleared, forgotten, pending, records
 from tests.helpers import finish
@@ -92,13 +92,14 @@ def test_what_a_person_said_of_a_forgotten_example_goes_and_the_rest_stays(tiny)
     assert file.stat().st_mtime_ns == before  # nothing of it was there
 
 
-def test_what_the_model_said_of_an_example_leaves_the_tally_with_it():
-    """Verified examples have a row among what was said, and none in the rest of the tally."""
-    tally = Tally(torch.tensor([1, 2, 3]), classes=(0, 1), verified=torch.tensor([8, 9]))
-    arrays = {f"tally/{name}": values.numpy() for name, values in tally.state().items()}
+def test_the_mean_outputs_of_an_example_leave_the_statistics_with_it():
+    """Verified examples have mean outputs, and no other statistics."""
+    stats = TrainingStats(torch.tensor([1, 2, 3]), classes=(0, 1), verified=torch.tensor([8, 9]))
+    arrays = {f"training_stats/{k}": values.numpy() for k, values in stats.state_dict().items()}
     kept = cleared(arrays, np.array([2, 9]))
-    assert kept["tally/ids"].tolist() == [1, 3]
-    assert kept["tally/said_ids"].tolist() == [1, 3, 8]
-    assert kept["tally/said"].shape == (3, 3)
-    assert kept["tally/classes"].tolist() == [0, 1]
-    assert len(kept["tally/sums"]) == len(kept["tally/running"]) == 2
+    assert kept["training_stats/examples/ids"].tolist() == [1, 3]
+    assert kept["training_stats/outputs/ids"].tolist() == [1, 3, 8]
+    assert kept["training_stats/outputs/sums"].shape == (3, 2)
+    assert kept["training_stats/classes"].tolist() == [0, 1]
+    assert len(kept["training_stats/examples/sums"]) == 2
+    assert len(kept["training_stats/examples/latest"]) == 2

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from metasp import trees
 from metasp.errors import UserError
-from metasp.influence import Ledger
 from metasp.influence.optimizers import elementwise
 from metasp.memory import SELECTIONS, Memory, Selection, selection
-from metasp.methods.context import Objective, Plan, TrainingContext
+from metasp.methods.context import Objective, Plan, TrainingContext, measured
 from metasp.methods.er import ER
 from metasp.methods.method import offer_step
 from metasp.methods.weighting import InfluenceWeights
@@ -144,7 +143,7 @@ class Rehearsal:
         """The weights of a batch by the influence of its rows."""
         assert self.recent is not None
         context.current = Examples.of(self.recent.inputs, self.recent.labels, self.recent.ids)
-        context.ledger = Ledger(context.ledger.extra)  # of this batch alone: nobody reads it
+        context.influence_stats = measured()  # of this batch alone: nobody reads it
         with torch.enable_grad():
             found = InfluenceWeights()(context, whole, Objective(self.loss_fn, whole.labels))
         return found.weights.detach()

@@ -84,11 +84,11 @@ def observe(trainer: "Trainer", new: Batch, classes: Sequence[int]) -> Iterator[
         trainer.start_clock()
         yield from trainer.begin(task)
     began = time.monotonic()
-    learner.tally = learner.tally.following(task.train.ids)
+    learner.training_stats.follow(task.train.ids)
     phase = Phase("observe", 1, new.size, new.size, lambda: task.train)
     yield from trainer.take_step(new, phase, 0, task)
     at.observed += 1
-    bound_ledger(learner)
+    bound_influence(learner)
     at.seconds += time.monotonic() - began
     if own.change is not None and own.change.saw(loss_of_new(learner, new)):
         learner.notes.append("the loss of new examples has risen for good: another task begins.")
@@ -112,19 +112,19 @@ def close(trainer: "Trainer") -> Iterator[Event]:
     trainer.learner.open = False
 
 
-def bound_ledger(learner: TrainingContext) -> None:
+def bound_influence(learner: TrainingContext) -> None:
     """Keep the influences of what is in memory or among the newest examples; seldom, as it takes
     a look at all of them."""
     assert learner.current is not None
     known = torch.cat([learner.memory.ids[learner.memory.occupied], learner.current.ids])
-    if len(learner.ledger) > 2 * (learner.memory.capacity + len(learner.current)):
-        ids = torch.from_numpy(learner.ledger.state()["ids"])
-        learner.ledger = learner.ledger.without(ids[~torch.isin(ids, known)])
+    stats = learner.influence_stats
+    if len(stats) > 2 * (learner.memory.capacity + len(learner.current)):
+        stats.forget(stats.ids[~torch.isin(stats.ids, known)])
 
 
 def loss_of_new(learner: TrainingContext, new: Batch) -> float:
     """The mean loss of a batch before its step; that of the step, for a method that does not
     train by `update`."""
-    known = learner.tally.means(new.ids, "loss")
+    known = learner.training_stats.examples.means(new.ids, "loss")
     known = known[~known.isnan()]
     return float(known.mean()) if len(known) else learner.last_loss

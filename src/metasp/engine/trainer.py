@@ -10,12 +10,6 @@ import torch
 from torch import Tensor
 
 from metasp.engine.evaluate import evaluate
-from metasp.engine.influence_table import (
-    influence_columns,
-    note_influence,
-    predicted_labels,
-    score_columns,
-)
 from metasp.engine.mistakes import BATCHNORM_NEEDS_TWO, Diverged
 from metasp.engine.observing import OpenTask, grown
 from metasp.engine.optimizers import (
@@ -26,6 +20,7 @@ from metasp.engine.optimizers import (
 )
 from metasp.engine.skipping import Skipping
 from metasp.engine.stopping import Stopping
+from metasp.engine.task_tables import influence_table, note_influence, score_table
 from metasp.errors import UserError
 from metasp.events import (
     Evaluated,
@@ -37,11 +32,10 @@ from metasp.events import (
     TaskStarted,
     Validated,
 )
-from metasp.influence import Ledger
+from metasp.example_stats import TrainingStats
 from metasp.influence.checks import enough_values
-from metasp.methods.context import Step, TrainingContext
+from metasp.methods.context import Step, TrainingContext, measured
 from metasp.methods.method import Method, Phase, batch_bounds, over_task
-from metasp.methods.tally import Tally
 from metasp.types import Batch, Examples, Task
 
 Score = Callable[[TrainingContext, Task, Sequence[int]], tuple[float, float]]
@@ -213,8 +207,8 @@ class Trainer:
             "streams": learner.streams.state(),
             "memory": learner.memory.state(),
             "method": self.method.state(),
-            "ledger": {k: torch.from_numpy(v) for k, v in learner.ledger.state().items()},
-            "tally": learner.tally.state(),
+            "influence_stats": learner.influence_stats.state_dict(),
+            "training_stats": learner.training_stats.state_dict(),
             "weigh": learner.weigh.state() if learner.weigh else {},
             "engine": {"order": self.order},
             "best": self.stopping.state(),
@@ -245,10 +239,9 @@ class Trainer:
         self.learner.streams.restore(part("streams"))
         self.learner.memory.restore(part("memory"))
         self.method.restore(part("method"))
-        ledger = self.learner.ledger
-        self.learner.ledger = ledger.from_state(part("ledger"), ledger.extra)
-        if tally := part("tally"):  # older runs have none
-            self.learner.tally = Tally.from_state(tally)
+        self.learner.influence_stats = measured()
+        self.learner.influence_stats.load_state_dict(part("influence_stats"))
+        self.learner.training_stats.load_state_dict(part("training_stats"))
         if self.learner.weigh is not None:
             self.learner.weigh.restore(part("weigh"))
         self.order = part("engine")["order"].clone()
@@ -263,13 +256,13 @@ class Trainer:
                 self.schedule.stand_at(self.position.scheduled)
 
     def forget(self, ids: Tensor) -> None:
-        """Go on without the examples of these ids: they leave the tasks, the memory, the ledger
-        and what the method keeps. An epoch under way goes on with the others."""
+        """Go on without the examples of these ids: they leave the tasks, the memory, the
+        statistics and what the method keeps. An epoch under way goes on with the others."""
         due = self._order_by_id()
         self.tasks = [task.without(ids) for task in self.tasks]
         self.learner.memory.forget(ids)
-        self.learner.ledger = self.learner.ledger.without(ids)
-        self.learner.tally = self.learner.tally.without(ids)
+        self.learner.influence_stats.forget(ids)
+        self.learner.training_stats.forget(ids)
         self.method.forget(ids)
         if self.learner.weigh is not None:
             self.learner.weigh.forget(ids)
@@ -309,7 +302,7 @@ class Trainer:
         """Announce a task, test it, and let all who must know of it prepare."""
         yield TaskStarted(task.index, task.classes, len(task.train))
         yield from self._test(task, before=True)
-        self.learner.tally = Tally.of_task(task)
+        self.learner.training_stats = TrainingStats.of_task(task)
         if self.learner.weigh is not None:
             self.learner.weigh.begin_task(self.learner)
         if task.trusted is not None and len(task.trusted):
@@ -323,14 +316,12 @@ class Trainer:
     def _end(self, task: Task) -> TaskFinished:
         """Close the task: what its influences say goes to the memory, which then decides."""
         learner, seen = self.learner, self.tasks[: task.index + 1]
-        note_influence(learner.memory, learner.ledger)
+        note_influence(learner)
         with enough_values(BATCHNORM_NEEDS_TWO):
             self.method.end_task(task)
-        columns = influence_columns(learner.ledger, learner.memory, seen)
-        if columns:
-            columns = {**columns, "predicted": predicted_labels(learner, seen, columns["id"])}
-        learner.ledger = Ledger(learner.ledger.extra)
-        scores = score_columns(learner, task)
+        columns = influence_table(learner, seen)
+        learner.influence_stats = measured()
+        scores = score_table(learner, task)
         return TaskFinished(task.index, learner.memory.table(), columns, scores)
 
     def _offer(self, new: Batch, task: Task) -> None:

@@ -6,7 +6,6 @@ from metasp.influence.core import (
     sp_influence,
 )
 from metasp.influence.fuse import Fused, fuse
-from metasp.influence.ledger import Ledger
 from metasp.influence.matrix import influence_matrix
 from metasp.influence.optimizers import Rule
 from metasp.influence.origin import with_parameters
@@ -18,7 +17,6 @@ from metasp.influence.splitting import split_over_ranks
 __all__ = [
     "Fused",
     "Influence",
-    "Ledger",
     "Ranks",
     "Recorded",
     "Rule",

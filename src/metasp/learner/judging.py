@@ -8,13 +8,13 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from metasp.engine.task_tables import FATES
 from metasp.errors import UserError
 from metasp.learner.checks import check_arrivals
 from metasp.learner.data import Arrivals, translated
 from metasp.learner.ids import ids_of
 from metasp.learner.view import numbers
 from metasp.methods.judging import Verdicts, judge
-from metasp.methods.tally import FATES
 from metasp.types import Examples, Rows, State
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from metasp.engine.randomness import OwnRandomness
 from metasp.engine.stopping import PATIENCE
 from metasp.errors import UserError
 from metasp.events import Event
-from metasp.influence import Ledger
 from metasp.learner import files, learning, observing, showing
 from metasp.learner.data import (
     Arriving,
@@ -54,7 +53,7 @@ from metasp.learner.stored import from_file, to_file
 from metasp.learner.together import APART, given, given_inputs
 from metasp.learner.view import InfluenceRow, MemoryView, influence_table
 from metasp.methods import Method
-from metasp.methods.context import Scoring
+from metasp.methods.context import Scoring, measured
 from metasp.processes import check_alike, heard, joined
 from metasp.typed import LearnerKeywords
 from metasp.types import LossFn, Rows
@@ -109,7 +108,7 @@ class ContinualLearner:
         self._head = head_layer(model, self.settings.head) if self.settings.head else None
         learner = self._trainer.learner
         self._random = OwnRandomness(learner.streams, learner.device)
-        self._history = Ledger(extra=("loss",))
+        self._history = measured()
         self._learned: list[dict[str, Any]] = []  # each task: when, how many
         self._removed: list[Removal] = []
         self._records = Records()

@@ -27,7 +27,7 @@ from metasp.events import (
     TaskStarted,
     as_record,
 )
-from metasp.influence import Ledger
+from metasp.example_stats import ExampleStats
 from metasp.learner.checks import check_arrivals, check_fit, check_names, check_trusted
 from metasp.learner.data import Arrivals, Arriving, adopted, translated
 from metasp.learner.encoder import entered
@@ -50,7 +50,7 @@ def task_events(
     before the data was read."""
     learner._check_idle("learn")
     trainer, before = learner._trainer, {**snapshot(learner), "random": random}
-    ledger, mode, done = trainer.learner.ledger, modes(learner.model), False
+    stats, mode, done = trainer.learner.influence_stats, modes(learner.model), False
     learner._busy = True
     try:
         with learner._random.used():
@@ -64,7 +64,7 @@ def task_events(
                 told = {**as_record(event), "on": list(event.on)}
                 learner._learned[-1].setdefault("tested", []).append(told)
             if isinstance(event, TaskFinished):
-                close_task(learner, ledger, event)
+                close_task(learner, stats, event)
                 done, learner._busy = True, False
                 restore_modes(mode)
             yield event
@@ -79,9 +79,9 @@ def task_events(
             restore_modes(mode)
 
 
-def close_task(learner: "ContinualLearner", ledger: Ledger, event: TaskFinished) -> None:
+def close_task(learner: "ContinualLearner", stats: ExampleStats, event: TaskFinished) -> None:
     """Keep of the task what the learner needs to know: not its inputs."""
-    learner._history.merge(ledger)
+    learner._history.merge(stats)
     learner._records.note(event, bool(learner._trainer.tasks[-1].classes))
     learner._audit.add_task(event.task, event.scores)
     learner._trainer.tasks[-1] = without_inputs(learner._trainer.tasks[-1])
@@ -233,7 +233,7 @@ def remove(learner: "ContinualLearner", gone: list[int], reason: str) -> list[in
     held = set(learner._trainer.learner.memory.ids.tolist())
     wanted = torch.tensor(gone, dtype=torch.long)
     learner._trainer.forget(wanted)
-    learner._history = learner._history.without(wanted)
+    learner._history.forget(wanted)
     learner._records.forget(wanted.numpy())
     learner._audit = learner._audit.without(wanted)
     if gone and learner._parts.encoder is not None:

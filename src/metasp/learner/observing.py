@@ -15,7 +15,7 @@ from metasp.engine.mistakes import BATCHNORM_NEEDS_TWO, Diverged
 from metasp.engine.observing import close, observe
 from metasp.errors import UserError
 from metasp.events import Event, TaskFinished
-from metasp.influence import Ledger
+from metasp.example_stats import ExampleStats
 from metasp.influence.checks import enough_values
 from metasp.learner.checks import check_arrivals, check_fit, check_names
 from metasp.learner.data import Arrivals, adopted
@@ -24,7 +24,7 @@ from metasp.learner.head import resize_head
 from metasp.learner.ids import ids_of
 from metasp.learner.learning import close_task, left_out, now
 from metasp.learner.stored import modes, restore_modes
-from metasp.methods.context import TrainingContext
+from metasp.methods.context import TrainingContext, measured
 from metasp.trees import Tree
 from metasp.types import Batch, Examples, Rows
 
@@ -61,19 +61,19 @@ def observe_batch(learner: "ContinualLearner", found: Arrivals, ids: Rows | None
     context, closed = trainer.learner, trainer.tasks[:-1]
     context.plan = plan_for(context.plan, found.classes, closed)
     learner._learned[-1]["examples"] += len(names)
-    ledger, batch = context.ledger, Batch(found.inputs, found.labels, names)
+    stats, batch = context.influence_stats, Batch(found.inputs, found.labels, names)
     with training(learner):
         events = list(observe(trainer, batch, found.classes))
-    note_closed(learner, ledger, events)
+    note_closed(learner, stats, events)
     return events
 
 
 def finish(learner: "ContinualLearner") -> list[Event]:
     """End the open task."""
-    ledger = learner._trainer.learner.ledger
+    stats = learner._trainer.learner.influence_stats
     with training(learner):
         events = list(close(learner._trainer))
-    note_closed(learner, ledger, events)
+    note_closed(learner, stats, events)
     return events
 
 
@@ -169,15 +169,15 @@ def open_task(learner: "ContinualLearner", found: Arrivals, names: Tensor) -> No
     learner._learned.append(entry)
 
 
-def note_closed(learner: "ContinualLearner", ledger: Ledger, events: list[Event]) -> None:
+def note_closed(learner: "ContinualLearner", stats: ExampleStats, events: list[Event]) -> None:
     """Keep of a task that has been closed what is bounded: nothing of examples that the memory
     does not hold."""
     for event in events:
         if isinstance(event, TaskFinished):
-            close_task(learner, ledger, event)
+            close_task(learner, stats, event)
             tasks = learner._trainer.tasks
             tasks[-1] = replace(tasks[-1], train=none_of(tasks[-1].train))
-            learner._history = known_only(learner, learner._history)
+            keep_known(learner, learner._history)
             learner._learned[-1]["observed"] = True
             seen = [n for n, entry in enumerate(learner._learned) if "observed" in entry]
             learner._records.drop(seen[:-RECORDED])
@@ -188,19 +188,19 @@ def none_of(train: Examples) -> Examples:
     return train.only(torch.zeros(0, dtype=torch.long))
 
 
-def all_influence(learner: "ContinualLearner") -> Ledger:
+def all_influence(learner: "ContinualLearner") -> ExampleStats:
     """The influences measured so far, in the open task too."""
     if not learner._trainer.open:
         return learner._history
-    whole = Ledger(learner._history.extra)
-    whole.merge(learner._history)
-    whole.merge(learner._trainer.learner.ledger)
-    return known_only(learner, whole)
+    stats = measured()
+    stats.merge(learner._history)
+    stats.merge(learner._trainer.learner.influence_stats)
+    keep_known(learner, stats)
+    return stats
 
 
-def known_only(learner: "ContinualLearner", ledger: Ledger) -> Ledger:
-    """The influences of examples that the memory or a task still knows."""
+def keep_known(learner: "ContinualLearner", stats: ExampleStats) -> None:
+    """Forget the influences of examples that neither the memory nor a task still knows."""
     memory = learner._trainer.learner.memory
     known = [memory.ids[memory.occupied], *(task.train.ids for task in learner._trainer.tasks)]
-    ids = torch.from_numpy(ledger.state()["ids"])
-    return ledger.without(ids[~torch.isin(ids, torch.cat(known))])
+    stats.forget(stats.ids[~torch.isin(stats.ids, torch.cat(known))])

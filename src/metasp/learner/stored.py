@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from metasp import __version__
 from metasp.errors import UserError
-from metasp.influence import Ledger
 from metasp.learner import files
 from metasp.learner.head import resize_head
 from metasp.learner.judging import Audit
@@ -33,8 +32,7 @@ def to_file(learner: "ContinualLearner") -> tuple[dict[str, Tensor], dict[str, A
     tensors |= {f"random/{name}": t for name, t in learner._random.state().items()}
     tensors |= {f"unsaved/{name}": t for name, t in unsaved_buffers(learner.model).items()}
     tensors |= {f"audit/{name}": t for name, t in learner._audit.state().items()}
-    for name, values in learner._history.state().items():
-        tensors[f"history/{name}"] = torch.from_numpy(values)
+    tensors |= {f"history/{name}": t for name, t in learner._history.state_dict().items()}
     tensors |= {f"records/{name}": t for name, t in learner._records.state().items()}
     tensors |= {f"encoder/{name}": t for name, t in encoder_state(learner).items()}
     for task in trainer.tasks:
@@ -116,7 +114,7 @@ def from_file(
     plan = trainer.learner.plan
     trainer.learner.plan = replace(plan, shared_classes=about["shared_classes"])
     learner._random.restore(part["random"])
-    learner._history = Ledger.from_state(part["history"], learner._history.extra)
+    learner._history.load_state_dict(part["history"])
     learner._learned, learner._removed = about["learned"], about["removed"]
     learner._next_id = about["next_id"]
     learner._audit = Audit.from_state(part["audit"])

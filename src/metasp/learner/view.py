@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from metasp import trees
-from metasp.influence import Ledger
+from metasp.example_stats import ExampleStats
 from metasp.memory import Memory
 from metasp.trees import Tree
 from metasp.types import Examples, Task
@@ -40,7 +40,7 @@ class MemoryView(Dataset[tuple[Tree, Tensor]]):
     def __init__(
         self,
         memory: Memory,
-        history: Ledger,
+        history: ExampleStats,
         learned: Sequence[Mapping[str, Any]],
         names: Sequence[str] = (),
     ) -> None:
@@ -77,7 +77,7 @@ class MemoryView(Dataset[tuple[Tree, Tensor]]):
         held = self._memory.table()
         ids = held["id"]
         since = [self._learned[int(task)].get("ended") for task in held["task"]]
-        means = self._history.means(ids)
+        means = self._history.means(torch.tensor(ids, dtype=torch.long))
         columns: dict[str, Any] = {
             "slot": held["slot"],
             "id": pa.array(ids, pa.int64()),
@@ -88,18 +88,17 @@ class MemoryView(Dataset[tuple[Tree, Tensor]]):
             "influence": numbers(np.asarray(held["influence"], np.float64)),
         }
         columns |= {name: numbers(means[:, i]) for i, name in enumerate(MEANS)}
-        counts = dict(zip(*(self._history.arrays()[key].tolist() for key in ("id", "count"))))
-        columns["count"] = pa.array([counts.get(i, 0) for i in ids], pa.int64())
+        counts = self._history.counts(torch.tensor(ids, dtype=torch.long))
+        columns["count"] = pa.array(counts.tolist(), pa.int64())
         return pa.table(columns)
 
 
 def influence_table(
-    memory: Memory, history: Ledger, tasks: Iterable[Task], names: Sequence[str] = ()
+    memory: Memory, history: ExampleStats, tasks: Iterable[Task], names: Sequence[str] = ()
 ) -> pa.Table:
     """One row for each example that was measured or is in memory, by id."""
     held = set(memory.ids[memory.occupied].tolist())
-    known = history.arrays()
-    ids = sorted({*known["id"].tolist(), *held})
+    ids = sorted({*history.ids.tolist(), *held})
     labels, since = dict[int, Any](), dict[int, int]()
     for task in tasks:
         own = task.train.ids.tolist()
@@ -109,7 +108,8 @@ def influence_table(
     stored = memory.table()
     since = {**dict(zip(map(int, stored["id"]), map(int, stored["task"]))), **since}
     labels.update(zip(map(int, stored["id"]), stored["label"]))
-    means, counts = history.means(ids), dict(zip(known["id"].tolist(), known["count"].tolist()))
+    rows = torch.tensor(ids, dtype=torch.long)
+    means, counts = history.means(rows), history.counts(rows)
     columns: dict[str, Any] = {
         "id": pa.array(ids, pa.int64()),
         "label": pa.array([labels.get(i) for i in ids]),
@@ -117,7 +117,7 @@ def influence_table(
         "task": pa.array([since[i] for i in ids], pa.int64()),
     }
     columns |= {name: numbers(means[:, i]) for i, name in enumerate(MEANS)}
-    columns["count"] = pa.array([counts.get(i, 0) for i in ids], pa.int64())
+    columns["count"] = pa.array(counts.tolist(), pa.int64())
     columns["in_memory"] = pa.array([i in held for i in ids], pa.bool_())
     return pa.table(columns)
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from metasp import trees
-from metasp.influence.ledger import Ledger
+from metasp.example_stats import INFLUENCE, ExampleStats, TrainingStats, Update, are_classes
 from metasp.memory import Memory, Selection
 from metasp.memory.verified import admit
-from metasp.methods.tally import Tally, Update, are_classes
 from metasp.trees import Tree, call
 from metasp.types import Batch, Examples, LossFn, State, Streams, as_rows
 
@@ -113,14 +112,14 @@ class Weigher(ABC):
     def begin_task(self, learner: "TrainingContext") -> None:  # noqa: B027 - most need nothing here
         """Called once before a task's first step."""
 
-    def judged(self, learner: "TrainingContext") -> Tensor | None:
-        """How likely each example of the learner's tally is what its label says, if it can tell:
+    def judged(self, learner: "TrainingContext", ids: Tensor) -> Tensor | None:
+        """How likely training examples of the task (n,) are what their labels say, if it can tell:
         by this the memory chooses. NaN: never met."""
         return None
 
-    def label_right(self, learner: "TrainingContext") -> Tensor | None:
+    def label_right(self, learner: "TrainingContext", ids: Tensor) -> Tensor | None:
         """The same among the classes of the task alone: by this an example is called a suspect."""
-        return self.judged(learner)
+        return self.judged(learner, ids)
 
     def forget(self, ids: Tensor) -> None:  # noqa: B027 - most keep no example
         """Drop what is kept of the examples of these ids."""
@@ -164,8 +163,8 @@ class TrainingContext:
     epoch: int = 0  # of the task, from 0
     last_loss: float = 0.0  # of the last step
     arrived: int = 0  # rows of a step's batch that are new, always the first
-    ledger: Ledger = field(default_factory=lambda: Ledger(extra=("loss",)))
-    tally: Tally = field(default_factory=lambda: Tally(torch.zeros(0, dtype=torch.long)))
+    influence_stats: ExampleStats = field(default_factory=lambda: measured())  # in this task
+    training_stats: TrainingStats = field(default_factory=TrainingStats)  # of this task's examples
     told: Mapping[int | None, float] | None = None  # the true share of wrong labels, by class
     notes: list[str] = field(default_factory=list)  # what a person should know, until it is told
 
@@ -262,7 +261,7 @@ class TrainingContext:
             outputs = outputs.detach() if are_classes(outputs, batch.labels) else None
         even = objective.weights(losses)
         update = Update(batch.ids, losses, weighed.weights, even, batch.labels, outputs)
-        self.tally.note(update)
+        self.training_stats.note(update)
 
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -290,6 +289,11 @@ class TrainingContext:
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         inputs = trees.each(lambda t: t.contiguous(memory_format=layout), inputs)
         return Batch(inputs, raw.labels.to(self.device), raw.ids)
+
+
+def measured() -> ExampleStats:
+    """Return empty statistics of influences, and of the losses of the same passes."""
+    return ExampleStats(*INFLUENCE, "loss")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
+from metasp.example_stats import NO_IDS
 from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
@@ -56,11 +57,11 @@ class LowLoss(Weigher):
 
     def __init__(self, settings: LossFilterSettings) -> None:
         self.settings = settings
-        self.keep = torch.zeros(0, dtype=torch.bool)  # the tally's examples, per class alone
+        self.keep = NO_IDS  # the ids among the lowest of their class, per class alone
         self.epoch = -1
 
     def begin_task(self, learner: TrainingContext) -> None:
-        self.keep, self.epoch = torch.zeros(0, dtype=torch.bool), -1
+        self.keep, self.epoch = NO_IDS, -1
         if self.settings.told and learner.told is None:
             raise UserError(
                 "the true share of wrong labels is not known for this data, so --told has nothing "
@@ -75,10 +76,9 @@ class LowLoss(Weigher):
         if self.settings.per_class:
             if learner.epoch != self.epoch:
                 self.keep, self.epoch = self._kept(learner), learner.epoch
-            rows, _ = learner.tally.rows(ids)
-            kept = self.keep[rows]
+            kept = torch.isin(ids, self.keep)
         else:
-            kept = lowest(learner.tally.means(ids, "loss"), 1 - self._share(learner))
+            kept = lowest(losses_of(learner, ids), 1 - self._share(learner))
         return weighed.dealt(kept)
 
     def _share(self, learner: TrainingContext, label: int | None = None) -> float:
@@ -88,25 +88,30 @@ class LowLoss(Weigher):
         return learner.told.get(label, 0.0)
 
     def _kept(self, learner: TrainingContext) -> Tensor:
-        """The examples of the tally that are among the lowest of their class."""
+        """The ids of the task that are among the lowest of their class."""
         current = learner.current
         assert current is not None
-        labels = current.labels.cpu()[current.ids.argsort()]
-        loss = learner.tally.means(learner.tally.ids, "loss")
+        order = current.ids.argsort()
+        ids, labels = current.ids[order], current.labels.cpu()[order]
+        loss = losses_of(learner, ids)
         kept = torch.zeros(len(labels), dtype=torch.bool)
         for label in sorted(set(labels.tolist())):
-            own = torch.nonzero(labels == label).flatten()
-            kept[own] = lowest(loss[own], 1 - self._share(learner, label))
-        return kept
+            rows = torch.nonzero(labels == label).flatten()
+            kept[rows] = lowest(loss[rows], 1 - self._share(learner, label))
+        return ids[kept]
 
-    def judged(self, learner: TrainingContext) -> Tensor | None:
+    def judged(self, learner: TrainingContext, ids: Tensor) -> Tensor | None:
         if self.settings.per_class:
-            return self._kept(learner).double()
-        loss = learner.tally.means(learner.tally.ids, "loss")
-        return lowest(loss, 1 - self._share(learner)).double()
+            return torch.isin(ids, self._kept(learner)).double()
+        known = learner.training_stats.examples.ids
+        lowest_of_all = lowest(losses_of(learner, known), 1 - self._share(learner))
+        return torch.isin(ids, known[lowest_of_all]).double()
+
+    def forget(self, ids: Tensor) -> None:
+        self.keep = self.keep[~torch.isin(self.keep, ids)]
 
     def state(self) -> State:
-        return {"keep": self.keep, "epoch": torch.tensor(self.epoch)}
+        return {"keep": self.keep, "keep_ids": self.keep, "epoch": torch.tensor(self.epoch)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.keep, self.epoch = state["keep"].clone(), int(state["epoch"])
@@ -148,8 +153,13 @@ class NothingNew(Weigher):
         weights[: learner.arrived] = 0
         return replace(weighed, weights=weights / weights.sum())
 
-    def judged(self, learner: TrainingContext) -> Tensor | None:
-        return torch.zeros(len(learner.tally.ids), dtype=torch.float64)
+    def judged(self, learner: TrainingContext, ids: Tensor) -> Tensor | None:
+        return torch.zeros(len(ids), dtype=torch.float64)
+
+
+def losses_of(learner: TrainingContext, ids: Tensor) -> Tensor:
+    """Return the mean loss of examples of the task so far (n,)."""
+    return learner.training_stats.examples.means(ids, "loss")
 
 
 def lowest(values: Tensor, part: float) -> Tensor:

@@ -10,13 +10,10 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.field_checks import validate_field
-from metasp.influence.ledger import QUANTITIES
 from metasp.memory import Column, Offer, Placement, Selection
 from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
 from metasp.trees import Tree, at_once, one_tensor
 from metasp.types import Batch, Examples, State, Task, as_rows
-
-FUSED = QUANTITIES.index("fused")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +222,8 @@ def offer_task(method: Method, task: Task) -> Placement:
     if learner.selection.meanwhile is not None:
         own = (learner.memory.tasks == task.index) & ~learner.memory.pinned
         learner.memory.clear(torch.nonzero(own).flatten())
-    examples, plan, ledger = task.train, learner.plan, learner.ledger
-    means, loss = torch.from_numpy(ledger.means(examples.ids)), ledger.quantities.index("loss")
-    influence = means[:, FUSED]
+    examples, plan, stats = task.train, learner.plan, learner.influence_stats
+    influence = stats.means(examples.ids, "fused")
     offer = Offer(
         examples.labels.cpu(),
         examples.ids,
@@ -235,11 +231,11 @@ def offer_task(method: Method, task: Task) -> Placement:
         plan.tasks,
         points=points(learner, examples),
         influence=influence,
-        loss=means[:, loss],
-        held_loss=torch.from_numpy(ledger.means(learner.memory.ids)[:, loss]),
+        loss=stats.means(examples.ids, "loss"),
+        held_loss=stats.means(learner.memory.ids, "loss"),
         final_loss=lambda: over_task(learner, examples, learner.losses),
         right=right_labels(learner, examples),
-        task_loss=learner.tally.means(examples.ids, "loss"),
+        task_loss=learner.training_stats.examples.means(examples.ids, "loss"),
         shared_classes=plan.shared_classes,
     )
     placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
@@ -254,11 +250,8 @@ def right_labels(learner: TrainingContext, examples: Examples) -> Tensor | None:
     has not met is taken as right."""
     if learner.weigh is None or not learner.weigh.judges:
         return None
-    found = learner.weigh.judged(learner)
-    if found is None:
-        return torch.ones(len(examples))
-    rows, known = learner.tally.rows(examples.ids)
-    return torch.where(known, found[rows], 1.0).nan_to_num(nan=1.0)
+    right = learner.weigh.judged(learner, examples.ids)
+    return torch.ones(len(examples)) if right is None else right.nan_to_num(nan=1.0)
 
 
 def store(method: Method, placement: Placement, rows: Batch, task: Task, **columns: Tensor) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from metasp.example_stats import NO_IDS, ExampleStats
 from metasp.influence import fuse
 from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.doubt import (
@@ -28,7 +29,9 @@ from metasp.methods.method import Method, Phase, Settings
 from metasp.spec import setting
 from metasp.types import Batch, State
 
-ALL, RIGHT, TASK, LABEL_RIGHT = range(4)  # the columns of the tally's running numbers
+JUDGED = ("all", "right", "task", "label_right")
+"""What is known of each example of the task: means over looks of the evidence for its label among
+all classes and among the task's, and the chances that follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +91,12 @@ class RobustWeights(Weigher):
         self.settings = settings
         self.epoch = 0  # the last one that was judged
         self.tells: bool | None = None  # whether influences tell labels, by the first look
+        self.stats = ExampleStats(ids=NO_IDS, latest=JUDGED)
 
     def begin_task(self, learner: TrainingContext) -> None:
         self.epoch, self.tells = 0, None
+        ids = NO_IDS if learner.current is None else learner.current.ids
+        self.stats = ExampleStats(ids=ids, latest=JUDGED)
 
     def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
         if learner.epoch != self.epoch:
@@ -99,45 +105,49 @@ class RobustWeights(Weigher):
         weighed = unweighed(learner, batch, objective)
         if learner.epoch + 1 < self.settings.weigh_from:
             return weighed
-        rows, known = learner.tally.rows(batch.ids[: learner.arrived])
-        right = torch.where(known, learner.tally.running[rows, RIGHT], 1.0)
-        return self._weighted(learner, weighed, right.nan_to_num(nan=1.0))
+        right = self.stats.last(batch.ids[: learner.arrived], "right")
+        return self._weighted(learner, weighed, right.float().nan_to_num(nan=1.0))
 
     def _judge(self, learner: TrainingContext) -> None:
         """Look at every example of the task, and say how likely its label is wrong: among all
         classes, for its weight, and among those of the task, for its score."""
-        tally, current = learner.tally, learner.current
+        training, current = learner.training_stats.examples, learner.current
         assert current is not None
-        labels = current.labels.cpu()
-        rows, _ = tally.rows(current.ids)
+        labels, ids = current.labels.cpu(), current.ids
         seen = seen_by(learner, current)
-        easy = tally.means(current.ids, "loss").nan_to_num(nan=torch.inf)
+        easy = training.means(ids, "loss").nan_to_num(nan=torch.inf)
         goal = goal_of_task(learner, seen, easy, self.settings.easiest)
         means = class_means(goal)
         now = torch.zeros_like(means.known)
         now[labels] = True
         readings = []
-        for among, column in ((means.known, ALL), (now, TASK)):
+        for among, name in ((means.known, "all"), (now, "task")):
             influence = fresh_head_influence(seen.features, labels, means, among)
             readings.append(read_influence(goal, means, among))
             evidence = readings[-1].evidence(influence)
-            follow(tally.running, rows, column, evidence, learner.epoch)
-        evidence, of_task = tally.running[rows][:, [ALL, TASK]].double().unbind(1)
+            self.stats.put(ids, **{name: self._running(ids, name, evidence, learner.epoch)})
+        evidence, of_task = (self.stats.last(ids, name) for name in ("all", "task"))
         right = 1 - chance_wrong(self.settings.decisive * evidence, labels)
-        wrong, margins = chance_wrong(evidence, labels), tally.means(current.ids, "margin")
+        wrong, margins = chance_wrong(evidence, labels), training.means(ids, "margin")
         if self.tells is None:  # later the goal's examples are known by heart
             self.tells = can_tell(readings[0], wrong, int(now.sum()))
         if self.tells:
             right[~better_part(evidence, margins, labels, wrong, self.settings.strict)] = 0
         else:
             right[:] = 1
-        tally.running[rows, RIGHT] = right.to(tally.running)
-        tally.running[rows, LABEL_RIGHT] = (1 - chance_wrong(of_task, labels)).to(tally.running)
+        label_right = 1 - chance_wrong(of_task, labels)
+        self.stats.put(ids, right=right.float(), label_right=label_right.float())
         self._record(learner, seen, goal)
+
+    def _running(self, ids: Tensor, name: str, values: Tensor, looks: int) -> Tensor:
+        """The mean of a value (n,) over so many looks; what was unknown is taken as it is."""
+        before, now = self.stats.last(ids, name).float(), values.float()
+        moved = torch.where(before.isnan(), now, before + (now - before) / max(looks, 1))
+        return torch.where(now.isnan(), before, moved)
 
     def _record(self, learner: TrainingContext, seen: Seen, goal: Goal) -> None:
         """Write the influence of every example of the task on what stands for earlier tasks and
-        for this one into the learner's ledger; nothing is weighed by it."""
+        for this one into the learner's statistics; nothing is weighed by it."""
         current = learner.current
         assert current is not None
         past = goal.tasks != learner.task
@@ -148,7 +158,9 @@ class RobustWeights(Weigher):
         plasticity = head_influence(seen, labels, goal, ~past)
         losses = torch.nn.functional.cross_entropy(seen.outputs, labels, reduction="none")
         fused = fuse(stability, plasticity).fused
-        learner.ledger.add(current.ids, stability, plasticity, fused, losses)
+        learner.influence_stats.add(
+            current.ids, stability=stability, plasticity=plasticity, fused=fused, loss=losses
+        )
 
     def _weighted(self, learner: TrainingContext, weighed: Weighed, right: Tensor) -> Weighed:
         """The update with the new examples' share dealt by how likely each label is right."""
@@ -159,29 +171,27 @@ class RobustWeights(Weigher):
             weighed = weighed.dealt(right)
         return replace(weighed, numbers={"doubted": float((right < 0.5).float().mean())})
 
-    def judged(self, learner: TrainingContext) -> Tensor | None:
-        return known_chances(learner.tally.running[:, RIGHT])
+    def judged(self, learner: TrainingContext, ids: Tensor) -> Tensor | None:
+        return known_chances(self.stats.last(ids, "right"))
 
-    def label_right(self, learner: TrainingContext) -> Tensor | None:
-        return known_chances(learner.tally.running[:, LABEL_RIGHT])
+    def label_right(self, learner: TrainingContext, ids: Tensor) -> Tensor | None:
+        return known_chances(self.stats.last(ids, "label_right"))
+
+    def forget(self, ids: Tensor) -> None:
+        self.stats.forget(ids)
 
     def state(self) -> State:
         tells = -1 if self.tells is None else int(self.tells)
-        return {"epoch": torch.tensor(self.epoch), "tells": torch.tensor(tells)}
+        stats = {f"stats/{name}": value for name, value in self.stats.state_dict().items()}
+        return {"epoch": torch.tensor(self.epoch), "tells": torch.tensor(tells), **stats}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.epoch = int(state["epoch"])
-        tells = int(state.get("tells", torch.tensor(1)))  # older runs have not asked
+        tells = int(state["tells"])
         self.tells = None if tells < 0 else bool(tells)
-
-
-def follow(running: Tensor, rows: Tensor, column: int, values: Tensor, looks: int) -> None:
-    """Take values into running means over so many looks; what was unknown is taken whole."""
-    before, values = running[rows, column], values.to(running)
-    moved = torch.where(before.isnan(), values, before + (values - before) / max(looks, 1))
-    running[rows, column] = torch.where(values.isnan(), before, moved)
+        self.stats.load_state_dict({k.removeprefix("stats/"): t for k, t in state.items()})
 
 
 def known_chances(chances: Tensor) -> Tensor | None:
     """Chances (n,) with NaN for examples never met, or None where none was."""
-    return None if bool(chances.isnan().all()) else chances.double()
+    return None if bool(chances.isnan().all()) else chances

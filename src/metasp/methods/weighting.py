@@ -72,7 +72,7 @@ RULES: dict[str, Callable[[Influence, float | None, float], Weights]] = {
 
 @dataclass(frozen=True)
 class InfluenceWeights(Weigher):
-    """Weigh a batch by influence, and write every influence into the learner's ledger.
+    """Weigh a batch by influence, and write every influence into the learner's statistics.
 
     `strength` multiplies the influence in the weights; `running` takes each example's mean
     influence so far in the task instead of this batch's. `observe` records but leaves the weights
@@ -101,8 +101,13 @@ class InfluenceWeights(Weigher):
         weights, fused, gamma = RULES[self.rule](influence, self.gamma, self.strength)
         rows = slice(None) if objective.weighable is None else objective.weighable
         if fused.isfinite().all():
-            entries = (influence.stability, influence.plasticity, fused, losses[rows])
-            learner.ledger.add(batch.ids[rows], *entries)
+            learner.influence_stats.add(
+                batch.ids[rows],
+                stability=influence.stability,
+                plasticity=influence.plasticity,
+                fused=fused,
+                loss=losses[rows],
+            )
             if self.running:
                 means = averaged(learner, batch.ids[rows], influence)
                 weights, _, gamma = RULES[self.rule](means, self.gamma, self.strength)
@@ -227,7 +232,7 @@ def as_mean(objective: Objective, size: int) -> Objective:
 
 def averaged(learner: TrainingContext, ids: Tensor, influence: Influence) -> Influence:
     """The mean influence of each example over the batches of this task that it was in."""
-    means = torch.from_numpy(learner.ledger.means(ids)).to(influence.stability)
+    means = learner.influence_stats.means(ids).to(influence.stability)
     return replace(influence, stability=means[:, 0], plasticity=means[:, 1])
 
 

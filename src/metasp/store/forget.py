@@ -23,7 +23,7 @@ RECORD = "forgotten.json"
 SLOTS, COUNTERS = "memory/ids", "memory/counters"  # all else below memory/ has a row per slot
 # But for encoded pictures, which are end to end, with a row per slot of where each is.
 PICTURES, PLACES = "memory/inputs['encoded']", "memory/inputs['places']"
-APART = ("tally/said_ids", "tally/said", "tally/classes")  # have no row per example of the tally
+STATS = ("influence_stats/", "training_stats/", "weigh/")  # have a row per id of `…/ids`
 EMPTY = -1  # the id in an empty slot
 LISTED = {"ids": "id", "labels": "label", "tasks": "task"}
 
@@ -81,7 +81,7 @@ def marked(result: Mapping[str, Any], count: int, undisturbed: bool) -> dict[str
 
 def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
     """A checkpoint's arrays without the examples of these ids: empty slots of the memory, no rows
-    of the ledger and the tally, nor of what else is kept by id (`x` beside `x_ids`)."""
+    of the statistics, nor of what else is kept by id (`x` beside `x_ids`)."""
     kept = dict(arrays)
     slots = np.isin(arrays[SLOTS], ids) if SLOTS in arrays else None
     for name in slot_columns(arrays):
@@ -93,10 +93,10 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
         for start, end in arrays[PLACES][slots].tolist():
             kept[PICTURES][start:end] = 0
     for name in arrays:
-        if name in ("ledger/ids", "tally/ids"):
+        if name.startswith(STATS) and name.endswith("/ids"):
             rows, part = ~np.isin(arrays[name], ids), name.removesuffix("ids")
-            names = [each for each in arrays if each.startswith(part) and each not in APART]
-        elif name.startswith(("method/", "weigh/", "tally/")) and name.endswith("_ids"):
+            names = [each for each in arrays if each.startswith(part)]
+        elif name.startswith(("method/", "weigh/")) and name.endswith("_ids"):
             rows, names = ~np.isin(arrays[name], ids), [name, name.removesuffix("_ids")]
         else:
             continue
