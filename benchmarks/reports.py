@@ -14,9 +14,9 @@ from benchmarks.timing import Told, machine, silent
 from metasp.console import text_console
 from metasp.metrics import SCENARIOS
 from metasp.reports.configurations import group
-from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
 from metasp.reports.render import as_csv, terminal
+from metasp.reports.runs import gather
 from metasp.reports.scores import difference_tables, score_tables
 from metasp.reports.swept import swept, swept_tables
 from metasp.spec import RunSpec
@@ -70,7 +70,7 @@ def make_runs(folder: Path, count: int, seeds: int) -> None:
         run = folder / spec.name
         run.mkdir()
         (run / "spec.toml").write_text(spec.to_toml())
-        result: dict[str, Any] = {"spec": spec.as_dict(), "seconds": {"total": 1.0}}
+        result: dict[str, Any] = {"spec": spec.as_dict(), "defaults": {}, "seconds": {"total": 1.0}}
         for scenario in SCENARIOS:
             matrix = [accuracies(number, task) for task in range(TASKS)]
             result[scenario] = {"matrix": matrix, "before": [0.0] * TASKS}

@@ -1,14 +1,12 @@
-"""Results: copies what small files of finished runs say into results/, and turns results/ and
-the templates in docs/ into pages beside them.
+"""Results: exports finished runs into tables of results/, and turns these and the templates in
+docs/ into pages beside them.
 
-    python docs/make_results.py collect RUNS NAME   runs of a sweep -> results/NAME
+    python docs/make_results.py collect RUNS NAME   runs of a sweep -> results/NAME.parquet
     python docs/make_results.py                     results/ -> docs/results.md and others
 
 A line `{{kind name …}}` of the template becomes a table: see KINDS in result_kinds.py."""
 
-import json
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,41 +19,45 @@ import result_kinds as kinds
 from report_kind import answer, cost, helps, report
 from result_rows import RESULTS, ROOT
 
-from metasp.reports.records import gather
-from metasp.store import open_run
+from metasp.reports.runs import Record, export, gather
 from metasp.suspects import quality, score_examples
 
 TEMPLATES = sorted((ROOT / "docs").glob("*.template"))
 KINDS = {
     **kinds.KINDS,
-    "report": lambda name, *how: report(RESULTS / name, *how),
-    "answer": lambda name, *how: answer(RESULTS / name, *how),
-    "helps": lambda name: helps(RESULTS / name),
-    "cost": lambda *names: cost(RESULTS, *names),
+    "report": report,
+    "answer": answer,
+    "helps": helps,
+    "cost": cost,
 }
 
 
 def collect(runs: Path, name: str) -> None:
-    """Spec, result and, where labels were flipped, how well they are found and how many of them
-    the memory holds, of each run."""
-    for record in gather([runs]).records:
-        folder = RESULTS / name / record.path.name
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in ("spec.toml", "result.json"):
-            shutil.copyfile(record.path / file, folder / file)
-        run = open_run(record.path)
-        if record.spec.get("observe") and (observed := run.influence()) is not None:
-            (folder / "helps.json").write_text(json.dumps(shares_that_help(observed)) + "\n")
-        if (noise := run.noise()) is None:
-            continue
-        held = run.memory()["id"]
-        wrong: dict[str, Any] = {"held": len(held), "wrong": int(np.isin(held, noise["id"]).sum())}
-        if (columns := run.influence()) is not None:
-            scores = score_examples({}, columns)
-            found = {way: quality(scores, way, noise["id"]) for way in kinds.WAYS}
-            (folder / "suspects.json").write_text(json.dumps(found, indent=1) + "\n")
-            wrong["tenths"] = wrong_by_tenths(columns, noise["id"])
-        (folder / "wrong.json").write_text(json.dumps(wrong) + "\n")
+    """Export the runs of a sweep."""
+    records = sorted(gather([runs]).records, key=lambda record: record.name)
+    export(records, RESULTS / f"{name}.parquet", [derived(record) for record in records])
+
+
+def derived(record: Record) -> dict[str, Any]:
+    """Return the numbers of a run that pages show beside its scores: where labels were flipped, how
+    well they are found and how many of them the memory holds; the share of examples that helps."""
+    run = record.directory
+    values: dict[str, Any] = {}
+    if run is None:
+        return values
+    columns = run.influence()
+    if record.spec["observe"] and columns is not None:
+        values["helps"] = shares_that_help(columns)
+    noise = run.noise()
+    if noise is None:
+        return values
+    memory = run.memory()["id"]
+    values["wrong"] = {"memory": len(memory), "in_memory": int(np.isin(memory, noise["id"]).sum())}
+    if columns is not None:
+        scores = score_examples({}, columns)
+        values["suspects"] = {way: quality(scores, way, noise["id"]) for way in kinds.WAYS}
+        values["wrong"]["by_tenth"] = wrong_by_tenths(columns, noise["id"])
+    return values
 
 
 def shares_that_help(columns: Mapping[str, Any]) -> dict[str, dict[str, float]]:

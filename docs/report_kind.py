@@ -1,12 +1,11 @@
 """Tables of `metasp report` on pages of results."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from result_rows import records_of
+
 from metasp.metrics import SCENARIO_WORDS
-from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
 from metasp.reports.render import markdown, md, pipes
 from metasp.reports.swept import swept, swept_differences, swept_tables
@@ -16,24 +15,22 @@ FINAL = "A_inf"
 WORDS = SCENARIO_WORDS["class_il"]
 
 
-def report(results: Path, by: str, against: str) -> str:
+def report(name: str, by: str, against: str) -> str:
     """The final class-incremental accuracy of every row of results by a field, and the differences
     to one row with their p-values: before Holm's correction and after it, over all of them."""
-    sections = swept(gather([results]).records, by)
+    sections = swept(records_of(name), by)
     how = Comparison(against, True, None, (FINAL,))
     tables = [*swept_tables(sections, how), *swept_differences(sections, how)]
     return markdown([table for table in tables if WORDS in table.title]).rstrip()
 
 
-def answer(results: Path, by: str, against: str, *rows: str) -> str:
+def answer(name: str, by: str, against: str, *rows: str) -> str:
     """Some rows of the same table as a short answer to a question: means, and in brackets the
     difference to one row with its p-value after Holm's correction over the whole table. A row is
     its label, or `label=what the answer calls it`."""
     how = Comparison(against, True, None, (FINAL,))
     (table,) = (
-        table
-        for table in swept_tables(swept(gather([results]).records, by), how)
-        if WORDS in table.title
+        table for table in swept_tables(swept(records_of(name), by), how) if WORDS in table.title
     )
     _, *columns = table.header
     lines = [pipes(["row", *columns]), pipes(["---", *["---:"] * len(columns)])]
@@ -59,9 +56,9 @@ def cells_of(table: Table, label: str, against: str) -> dict[str, str]:
     return found
 
 
-def helps(results: Path) -> str:
+def helps(name: str) -> str:
     """The share of examples that help each goal, in percent: each run's, in the order of seeds."""
-    runs = [json.loads(file.read_text()) for file in sorted(results.glob("*/helps.json"))]
+    runs = [run.result["helps"] for run in records_of(name)]
     lines = [pipes(["examples", "help Stability", "help Plasticity", "help both, fused"])]
     lines.append(pipes(["---", *["---:"] * 3]))
     for source, words in (("memory", "old, from the memory"), ("new", "new")):
@@ -72,9 +69,9 @@ def helps(results: Path) -> str:
     return "\n".join(lines)
 
 
-def cost(results: Path, *names: str) -> str:
+def cost(*names: str) -> str:
     """What the runs of some sweeps cost in all."""
-    records = [record for name in names for record in gather([results / name]).records]
+    records = [record for name in names for record in records_of(name)]
     hours = sum(float(record.result["seconds"]["total"]) for record in records) / 3600
     runs = f"The {len(records)} runs behind these pages took {hours:.0f} core-hours."
     return f"**What did it cost?** {runs}"

@@ -1,6 +1,5 @@
 """What the lines of docs/results.template become: KINDS names them all."""
 
-import json
 import re
 import statistics
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from result_rows import NAMES, RESULTS, ROOT, TRIED, fits, groups_of, pick
+from result_rows import NAMES, ROOT, TRIED, fits, groups_of, pick, records_of
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import Configuration
@@ -18,7 +17,6 @@ from metasp.reports.figures import FIGURES, Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
 from metasp.reports.figures.style import LOOK
 from metasp.reports.figures.swept import along
-from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
 from metasp.reports.render import markdown, md, pipes
 from metasp.reports.scores import score_tables
@@ -105,9 +103,9 @@ def found_labels(name: str) -> str:
     lines = [pipes(["run", "seeds", *WAYS, "wrong in memory, %"]), pipes(["---", *["---:"] * 5])]
     for each in groups_of(name):
         for row in each.rows:
-            found, memories = (read(row, file) for file in ("suspects.json", "wrong.json"))
+            found, memories = (read(row, part) for part in ("suspects", "wrong"))
             cells = [spread([part[way]["area"] for part in found], 3) for way in WAYS]
-            kept = spread([100 * part["wrong"] / part["held"] for part in memories], 1)
+            kept = spread([100 * part["in_memory"] / part["memory"] for part in memories], 1)
             lines.append(pipes([md(row.label), str(len(memories)), *cells, kept]))
     return "\n".join(lines)
 
@@ -118,17 +116,14 @@ def tenths(*names: str) -> str:
     lines.append(pipes(["---", *["---:"] * 10]))
     for name in names:
         rows = [row for each in groups_of(name) if (row := pick(each.rows, "MetaSP"))]
-        means = np.mean(
-            [part["tenths"] for row in rows for part in read(row, "wrong.json")], axis=0
-        )
+        means = np.mean([part["by_tenth"] for row in rows for part in read(row, "wrong")], axis=0)
         lines.append(pipes([STREAMS[name], *(f"{100 * mean:.0f}" for mean in means)]))
     return "\n".join(lines)
 
 
 def read(row: Configuration, name: str) -> list[dict[str, Any]]:
-    """What a file of each run of a configuration says, where there is one."""
-    files = [run.path / name for run in row.runs.values()]
-    return [json.loads(file.read_text()) for file in files if file.exists()]
+    """Return a part of the result of each run of a configuration, where there is one."""
+    return [run.result[name] for run in row.runs.values() if name in run.result]
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -141,7 +136,7 @@ def spread(values: list[float], digits: int) -> str:
 def rates(name: str) -> str:
     """The learning rates tried, by the mean of A_∞ in both settings; the chosen one is bold."""
     tried: dict[str, dict[float, float]] = {}
-    for record in gather([RESULTS / name]).records:
+    for record in records_of(name):
         rows = [name for name, must in NAMES.items() if fits(record.spec, must)]
         label = rows[0] if rows else str(record.spec["method"])
         both = sum(record.score(s, "A_inf") or 0.0 for s in SCENARIOS) / 2
@@ -149,7 +144,7 @@ def rates(name: str) -> str:
         column.setdefault(float(record.spec["lr"]), 0.0)
         column[float(record.spec["lr"])] += both
     steps = sorted({lr for column in tried.values() for lr in column})
-    seeds = len({record.seed for record in gather([RESULTS / name]).records})
+    seeds = len({record.seed for record in records_of(name)})
     lines = [pipes(["method", *(f"lr {lr:g}" for lr in steps)])]
     lines.append(pipes(["---", *["---:"] * len(steps)]))
     for label, column in tried.items():
@@ -180,7 +175,7 @@ def figure(name: str, kind: str) -> str:
 def curve(name: str, by: str) -> str:
     """The final accuracy of every row against a field, as a figure."""
     lines = []
-    for drawing in along(swept(gather([RESULTS / name]).records, by), ["A_inf"]):
+    for drawing in along(swept(records_of(name), by), ["A_inf"]):
         path = IMAGES / name / f"{drawing.name}.svg"
         if DRAWING:
             save_one(drawing, path)
@@ -296,7 +291,7 @@ def times(*names: str) -> str:
     """How many runs of each sweep there are, what they took, and on which arithmetic."""
     lines = [pipes(["sweep", "runs", "hours of one core", "of them with AVX-512"])]
     lines.append(pipes(["---", *["---:"] * 3]))
-    found = {name: gather([RESULTS / name]).records for name in names}
+    found = {name: records_of(name) for name in names}
     for name, records in {**found, "all": [*chain(*found.values())]}.items():
         hours = sum(float(r.result["seconds"]["total"]) for r in records) / 3600
         wide = sum(r.result["environment"].get("capability") == "AVX512" for r in records)

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from metasp.reports.configurations import Configuration, Group, group
-from metasp.reports.names import flat
-from metasp.reports.records import gather
+from metasp.reports.runs import Record, gather
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 
 # What the discussion calls the configurations: what must hold of a spec, most special first.
 SCHEDULED_NAME, OWN = "ER + schedule", ", own rate"  # where it is also run at MetaSP's rate
-WEAK, STRONG = {"strength": 1.0}, {"strength": 10.0}
-METASP = {"method": "metasp", "shuffle_influence": False, "selection": "task-balanced"}
-SHUFFLED = METASP | {"shuffle_influence": True}
+WEAK, STRONG = {"method.strength": 1.0}, {"method.strength": 10.0}
+METASP = {"method": "metasp", "method.shuffle_influence": False, "selection": "task-balanced"}
+SHUFFLED = METASP | {"method.shuffle_influence": True}
 NAMES: dict[str, dict[str, Any]] = {
     "ER": {"method": "er", "selection": "reservoir"},
     SCHEDULED_NAME: {"method": "er", "selection": "task-balanced"},
@@ -66,14 +65,18 @@ TRIED = {
 
 
 def fits(spec: Mapping[str, Any], must: Mapping[str, Any]) -> bool:
-    """Whether a spec is what a name means; the first specs had no strength, and meant 1."""
-    values = {**WEAK, **flat(spec)}
-    return all(values.get(key) == value for key, value in must.items())
+    """Whether a spec is what a name means."""
+    return all(spec.get(key) == value for key, value in must.items())
+
+
+def records_of(*names: str) -> list[Record]:
+    """Read the runs of some sweeps."""
+    return gather([RESULTS / f"{name}.parquet" for name in names]).records
 
 
 def groups_of(name: str) -> list[Group]:
     """The runs of a sweep, or of several, as `one+other`."""
-    return group(gather([RESULTS / part for part in name.split("+")]).records)
+    return group(records_of(*name.split("+")))
 
 
 def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:

@@ -8,7 +8,7 @@ import numpy as np
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.configurations import Configuration, Group, identity
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
-from metasp.reports.names import Values, flat
+from metasp.reports.names import Values, bare
 from metasp.reports.statistics import summarise
 from reproduce.time_table import total_seconds
 
@@ -18,7 +18,7 @@ def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
     fields stay the same, or go with it."""
     found: dict[Any, list[Configuration]] = {}
     for row in group.rows:
-        spec = flat(row.spec)
+        spec = plain(row)
         value = spec.get(keys[0])
         if value is None:
             continue
@@ -32,12 +32,17 @@ def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
     for rows in several:
         if not any(all(row in other for row in rows) for other in whole):
             whole.append(rows)
-    return [sorted(rows, key=lambda row: float(flat(row.spec)[keys[0]])) for rows in whole]
+    return [sorted(rows, key=lambda row: float(plain(row)[keys[0]])) for rows in whole]
 
 
 def without(row: Configuration, keys: Sequence[str]) -> Values:
     """What a row is but for some fields."""
-    return tuple(entry for entry in identity(row.spec, row.defaults) if entry[0] not in keys)
+    return tuple(each for each in identity(row.spec, row.defaults) if bare(each[0]) not in keys)
+
+
+def plain(row: Configuration) -> dict[str, Any]:
+    """The spec of a row with its settings by their own names."""
+    return {bare(key): value for key, value in row.spec.items()}
 
 
 def validation_size(groups: list[Group]) -> list[Drawing]:
@@ -75,7 +80,7 @@ def one_effect(
 ) -> Drawing:
     stem, key, words = names
     figure, axes = canvas(1, 2 + timed, (7.2 if timed else 5.6, 2.6))
-    values = [f"{flat(row.spec)[key]:g}" for row in rows]
+    values = [f"{plain(row)[key]:g}" for row in rows]
     places = np.arange(len(rows))
     data = []
     for panel, scenario in zip(axes[0], SCENARIOS):

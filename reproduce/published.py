@@ -68,8 +68,8 @@ def published_stream(row: Configuration) -> str:
     or dealt to tasks in another way, or with wrong labels."""
     spec = row.spec
     name = str(spec["benchmark"])
-    dirt = ("label_noise", "imbalance", "labels", "true_label_column")
-    altered = spec.get("classes_per_task") or any(spec.get(name) for name in dirt)
+    dirt = ("label_noise", "labels", "true_label_column", "classes_per_task")
+    altered = any(spec.get(name) for name in dirt) or spec["imbalance"] != 1
     altered = altered or spec.get("split_by") not in (None, "class")
     if altered or spec.get("tasks") not in (None, TASKS.get(name)):
         return ""

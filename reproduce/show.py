@@ -10,9 +10,9 @@ from metasp.cli.report import compared, show, usable
 from metasp.errors import UserError, unknown
 from metasp.reports.configurations import group
 from metasp.reports.figures import Kind, draw
-from metasp.reports.records import Gathered
 from metasp.reports.reference import Comparison
 from metasp.reports.render import FORMATS
+from metasp.reports.runs import Gathered
 from reproduce.influence_table import influence_table
 from reproduce.published import published_scores
 from reproduce.rehearsal_table import rehearsal_tables

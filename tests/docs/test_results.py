@@ -1,14 +1,14 @@
 """The results page is what the committed results say, and those are of the committed sweeps."""
 
 import importlib.util
-import json
 
 import pytest
 
+from metasp.reports.runs import flat_spec, gather
 from metasp.sweeps.grid import expand, read_sweep
 from tests.helpers import ROOT
 
-NAMES = sorted(path.name for path in (ROOT / "results").iterdir() if path.is_dir())
+NAMES = sorted(path.stem for path in (ROOT / "results").glob("*.parquet"))
 
 
 def maker():
@@ -32,15 +32,16 @@ def test_the_page_is_made_from_the_results(template):
 def test_results_are_runs_of_the_sweep_of_that_name(name):
     file = ROOT / "sweeps" / f"{name}.toml"
     asked = expand(read_sweep(str(file) if file.exists() else name))  # a preset of the paper
-    for path in (ROOT / "results" / name).glob("*/result.json"):
-        spec = json.loads(path.read_text())["spec"]
-        assert any(answers(spec, wanted.as_dict()) for wanted in asked), path
+    records = gather([ROOT / "results" / f"{name}.parquet"]).records
+    assert records
+    for record in records:
+        assert any(answers(record.spec, wanted) for wanted in asked), record.name
 
 
 def answers(spec, wanted):
     """Whether a completed spec holds all that was asked for."""
-    settings = spec["settings"].items() >= wanted.pop("settings").items()
-    wanted.pop("device")  # a run stores what auto became
+    asked = flat_spec(wanted.as_dict())
+    asked.pop("device")  # a run stores what auto became
     if "selection" not in spec:
-        wanted.pop("memory")  # not kept
-    return settings and all(spec.get(key) == value for key, value in wanted.items())
+        asked.pop("memory")  # not kept
+    return all(spec.get(key) == value for key, value in asked.items())

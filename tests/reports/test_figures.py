@@ -18,7 +18,7 @@ from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES
 from metasp.reports.figures import draw as draw_figure
 from metasp.reports.figures.accuracy import pareto_front
-from metasp.reports.records import gather
+from metasp.reports.runs import gather
 from metasp.store.run_dir import INFLUENCE
 from tests.reports.run_factories import make_run, varied_settings
 
@@ -81,7 +81,7 @@ def test_every_figure_is_drawn_with_its_data(runs, tmp_path, capsys):
 
 
 def test_the_data_beside_the_accuracy_figure_is_the_mean_over_seeds(runs, tmp_path, capsys):
-    from metasp.reports.records import gather
+    from metasp.reports.runs import gather
 
     draw(runs, tmp_path / "out", capsys, "--only", "accuracy")
     rows = read(tmp_path / "out" / "accuracy-split-digits-m200.csv")

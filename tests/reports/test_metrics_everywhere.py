@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 from metasp.cli import main
@@ -10,8 +11,9 @@ from metasp.metrics import METRICS, SCENARIOS, Metric
 from metasp.store import RunDir
 from metasp.trackers.numbers import scores_of
 from tests.helpers import ROOT
+from tests.reports.run_factories import make_run
 
-FASHION = ROOT / "results" / "fashion"
+FASHION = ROOT / "results" / "fashion.parquet"
 
 
 def forgetting(matrix, before):
@@ -45,16 +47,17 @@ def test_one_entry_reports_on_runs_stored_before_it(added, capsys):
         for row in rows
         if (row["label"], row["scenario"], row["metric"]) == ("joint", "class-IL", "forgetting")
     ]
-    results = [json.loads(file.read_text()) for file in FASHION.glob("*-joint-*/result.json")]
-    values = [100 * forgetting(r["class_il"]["matrix"], []) for r in results]
+    runs = pq.read_table(FASHION, columns=["method", "class_il.matrix"]).to_pylist()
+    values = [
+        100 * forgetting(run["class_il.matrix"], []) for run in runs if run["method"] == "joint"
+    ]
     assert len(values) == entry["seeds"] > 1
     assert entry["mean"] == pytest.approx(sum(values) / len(values))
     assert r"$F_{\max}$" in said(capsys, "report", FASHION, "--format", "latex").out
 
 
-def test_one_entry_is_shown_and_tracked(added):
-    folder = next(FASHION.glob("*-er-*"))
-    result = RunDir(folder).outcome()
+def test_one_entry_is_shown_and_tracked(added, tmp_path):
+    result = RunDir(make_run(tmp_path, method="er")).outcome()
     assert [str(column.header) for column in score_table(result).columns][-1] == "F"
     assert {f"{scenario}/forgetting" for scenario in SCENARIOS} <= set(scores_of(result))
 

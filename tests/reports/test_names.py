@@ -3,6 +3,7 @@
 import pytest
 
 from metasp.reports.names import stream_words
+from metasp.reports.runs import spec_defaults
 
 KEYS = ("label_noise", "label_noise_kind", "imbalance", "label_column", "true_label_column")
 
@@ -21,7 +22,7 @@ KEYS = ("label_noise", "label_noise_kind", "imbalance", "label_column", "true_la
     ],
 )
 def test_a_stream_of_given_labels_is_not_called_clean(spec, words):
-    assert stream_words(spec, KEYS) == words
+    assert stream_words({**spec_defaults(), **spec}, KEYS) == words
 
 
 def test_without_noise_a_field_is_told_by_itself():

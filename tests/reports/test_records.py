@@ -3,10 +3,13 @@
 import json
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from metasp.errors import UserError
-from metasp.reports.records import gather
+from metasp.metrics import METRICS, SCENARIOS
+from metasp.reports.runs import export, gather
 from tests.reports.run_factories import make_run
 
 GARBLED = [
@@ -50,7 +53,7 @@ def test_damaged_runs_are_skipped_named_and_counted(tmp_path):
     unfinished = make_run(tmp_path, seed=7)
     (unfinished / "result.json").unlink()
     found = gather([tmp_path])
-    assert [record.path for record in found.records] == [sound]
+    assert [record.source for record in found.records] == [sound]
     assert found.unfinished == [str(unfinished)]
     for run, words in (
         (cut, "damaged"),
@@ -89,3 +92,41 @@ def test_a_folder_without_runs_says_what_to_do(tmp_path):
         gather([tmp_path])
     with pytest.raises(UserError, match="not a folder"):
         gather([tmp_path / "none"])
+
+
+def test_a_table_of_runs_reports_as_their_directories_do(tmp_path):
+    """To the same records, and beside them as the same runs."""
+    runs = tmp_path / "runs"
+    make_run(runs, seed=1, method="derpp", influence="robust", trusted=3, settings={"alpha": 0.7})
+    make_run(runs, seed=2, method="finetune", selection=None, memory=0, classes_per_task=(2, 1))
+    forgetful = make_run(runs, seed=3, method="metasp")
+    result = json.loads((forgetful / "result.json").read_text())
+    result["forgotten"] = {"examples": 4, "undisturbed": False}
+    (forgetful / "result.json").write_text(json.dumps(result))
+    stored = gather([runs]).records
+    table = tmp_path / "sweep.parquet"
+    export(stored, table)
+    for one, other in zip(stored, gather([table]).records, strict=True):
+        assert (one.name, one.spec, one.defaults) == (other.name, other.spec, other.defaults)
+        for part in ("seconds", "environment", "forgotten"):
+            assert one.result.get(part) == other.result.get(part)
+        for scenario in SCENARIOS:
+            for metric in METRICS:
+                assert one.score(scenario, metric) == other.score(scenario, metric)
+    names = pq.read_schema(table).names
+    assert {"run", "method.alpha", "influence.strict", "class_il.matrix"} <= {*names}
+    assert len(gather([table, runs]).records) == 3
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(UserError, match="not a table of runs"):
+        gather([tmp_path / "other.parquet"])
+
+
+def test_a_row_that_contradicts_itself_is_left_out_and_named(tmp_path):
+    export(gather([make_run(tmp_path, seed=seed).parent for seed in (1, 2)]).records,
+           tmp_path / "runs.parquet")  # fmt: skip
+    rows = pq.read_table(tmp_path / "runs.parquet").to_pylist()
+    rows[1]["seconds.total"] = float("nan")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "runs.parquet")
+    gathered = gather([tmp_path / "runs.parquet"])
+    assert [record.name for record in gathered.records] == [rows[0]["run"]]
+    assert rows[1]["run"] in gathered.damaged[0]

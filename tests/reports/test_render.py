@@ -19,9 +19,9 @@ from metasp.console import text_console
 from metasp.reports.configurations import group
 from metasp.reports.fitting import Drawn, said, width_of
 from metasp.reports.matrix import matrix_tables
-from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
 from metasp.reports.render import latex, md, terminal, tex
+from metasp.reports.runs import gather
 from metasp.reports.scores import difference_tables, score_tables
 from metasp.reports.table import Cell, Table
 from tests.reports.run_factories import ablated_selections

@@ -8,12 +8,10 @@ from scipy.stats import ttest_rel
 from metasp.errors import UserError
 from metasp.metrics import METRICS
 from metasp.reports.configurations import group
-from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
+from metasp.reports.runs import gather
 from metasp.reports.scores import difference_tables, score_tables
 from metasp.reports.variants import as_published
-from metasp.store import RunDir
-from tests.helpers import ROOT
 from tests.reports.run_factories import make_run
 
 
@@ -202,29 +200,6 @@ def test_missing_seeds_are_named_and_never_paired(tmp_path):
     assert (entry["pairs"], entry["missing_seeds"]) == (2, "1 4")
 
 
-def older(run, spec, **changes):
-    """The same run as it was stored before specs said what follows from others."""
-    result = json.loads((run / "result.json").read_text())
-    del result["defaults"]
-    ruled = ("influence_last", "validation_old", "validation_new")
-    settings = {key: value for key, value in spec.settings.items() if key not in ruled}
-    before = spec.with_(rehearse_last=spec.epochs, settings=settings, **changes)
-    other = RunDir(run.parent / before.name)
-    with other.open(before):
-        other.finish({**result, "spec": before.as_dict()})
-    return other.path
-
-
-@pytest.mark.parametrize("method", ["metasp", "finetune", "er", "hal"])
-def test_older_runs_of_the_same_settings_are_in_the_same_row(tmp_path, method):
-    new = make_run(tmp_path, method=method, seed=1, rehearse_last=None)
-    spec = RunDir(new).spec()
-    older(new, spec, seed=2)
-    (group_,) = group(gather([tmp_path]).records)
-    assert [(row.label, row.seeds) for row in group_.rows] == [(method, (1, 2))]
-    assert as_published(group_.rows[0])
-
-
 def test_a_default_is_what_it_was_when_the_run_was_made(tmp_path):
     """Whatever the method's default is by now."""
     run = make_run(tmp_path, method="mir", settings={"candidates": 7})
@@ -233,14 +208,6 @@ def test_a_default_is_what_it_was_when_the_run_was_made(tmp_path):
     result["defaults"]["settings"]["candidates"] = 7
     (run / "result.json").write_text(json.dumps(result))
     assert labels(tmp_path) == [["mir"]]
-
-
-def test_the_stored_runs_need_no_table_of_defaults():
-    """Those of the repository were made before there was one, and are labelled as ever."""
-    records = gather([ROOT / "results" / "leads"]).records
-    assert not any("defaults" in record.result for record in records)
-    (group_,) = group(records)
-    assert "metasp (strength 10.0)" in [row.label for row in group_.rows]
 
 
 @pytest.mark.parametrize(

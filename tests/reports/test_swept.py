@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import ttest_rel
 
 from metasp.cli import main
-from metasp.reports.records import gather
 from metasp.reports.reference import Comparison
+from metasp.reports.runs import gather
 from metasp.reports.swept import swept, swept_differences, swept_tables
 from tests.reports.run_factories import make_run
 

@@ -5,7 +5,7 @@ from reproduce.show import EFFECTS
 
 from metasp.reports.configurations import group
 from metasp.reports.figures import draw
-from metasp.reports.records import gather
+from metasp.reports.runs import gather
 from tests.reports.run_factories import make_run, varied_settings
 
 
@@ -15,7 +15,7 @@ def test_a_setting_that_goes_with_another_or_stays_makes_a_family_of_rows(tmp_pa
         make_run(tmp_path, method="metasp", settings={"validation_old": old, "validation_new": new})
     (group_,) = group(gather([tmp_path]).records)
     found = [
-        [tuple(row.spec["settings"][f"validation_{of}"] for of in ("old", "new")) for row in rows]
+        [tuple(row.spec[f"method.validation_{of}"] for of in ("old", "new")) for row in rows]
         for rows in families(group_, ("validation_old", "validation_new"))
     ]
     assert sorted(found) == [[(10, 10), (20, 20)], [(20, 50), (40, 50)]]
@@ -26,7 +26,7 @@ def test_what_stays_the_same_may_also_meet_what_varies(tmp_path):
         make_run(tmp_path, method="metasp", settings={"influence_last": last})  # rehearse_last 5
     (group_,) = group(gather([tmp_path]).records)
     (rows,) = families(group_, ("influence_last", "rehearse_last"))
-    assert [row.spec["settings"]["influence_last"] for row in rows] == [3, 4, 5]
+    assert [row.spec["method.influence_last"] for row in rows] == [3, 4, 5]
 
 
 def test_metrics_are_words_in_a_legend(tmp_path):

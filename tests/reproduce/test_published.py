@@ -10,7 +10,7 @@ from reproduce.rehearsal_table import rehearsal_tables
 from reproduce.time_table import time_tables
 
 from metasp.reports.configurations import group
-from metasp.reports.records import gather
+from metasp.reports.runs import gather
 from tests.reports.run_factories import ablated_selections, make_run
 from tests.reports.test_scores import tables_of
 
@@ -45,7 +45,7 @@ def test_published_figures_stand_beside_ours_but_not_beside_a_control(tmp_path):
 
 @pytest.mark.parametrize(("name", "wanted"), [("cifar10-whole", True), ("cifar10-noise", False)])
 def test_the_streams_of_the_paper_are_known_by_what_real_runs_have_stored(name, wanted):
-    groups = group(gather([ROOT / "results" / name]).records)
+    groups = group(gather([ROOT / "results" / f"{name}.parquet"]).records)
     streams = {published_stream(row) for one in groups for row in one.rows}
     assert streams == {"Split CIFAR-10" if wanted else ""}
 

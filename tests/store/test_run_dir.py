@@ -11,7 +11,7 @@ from metasp.errors import UserError
 from metasp.events import RunFinished, TaskFinished
 from metasp.experiment import Interrupted
 from metasp.metrics import SCENARIOS
-from metasp.reports.records import gather
+from metasp.reports.runs import gather
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.checkpoints import load_latest
@@ -128,7 +128,7 @@ def test_a_renamed_run_resumes_and_reports_under_its_new_name(tiny):
     assert_same_run(whole, RunDir(renamed))
     assert [path.name for path in renamed.parent.iterdir()] == ["my favourite"]
     (record,) = gather([renamed.parent]).records
-    assert record.path == renamed
+    assert record.source == renamed
 
 
 def test_a_renamed_run_with_a_changed_spec_is_refused(tiny):

@@ -17,7 +17,7 @@ from metasp.errors import UserError
 from metasp.experiment import Interrupted
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw
-from metasp.reports.records import gather
+from metasp.reports.runs import gather
 from metasp.store import RunDir
 from metasp.trackers import tracked, tracker_kind
 from metasp.trackers.mlflow import place_of

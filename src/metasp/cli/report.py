@@ -7,14 +7,14 @@ import click
 
 from metasp.cli.options import OneOf
 from metasp.console import text_console
-from metasp.errors import UserError
+from metasp.errors import UserError, or_user_error
 from metasp.folders import default_runs
 from metasp.metrics import METRICS
 from metasp.reports.configurations import group
 from metasp.reports.matrix import matrix_tables, tidy_matrix
-from metasp.reports.records import Gathered, gather
 from metasp.reports.reference import Comparison
 from metasp.reports.render import FORMATS, as_json, terminal
+from metasp.reports.runs import TABLE, Gathered, export, gather
 from metasp.reports.scores import difference_tables, score_tables
 from metasp.reports.stream import stream_tables
 from metasp.reports.swept import STREAM, swept, swept_differences, swept_tables
@@ -31,6 +31,8 @@ Examples:
   metasp report runs --format latex > table.tex
   metasp report runs --table stream
   metasp report runs --table matrix --format csv > accuracies.csv
+  metasp report runs --export sweep.parquet
+  metasp report sweep.parquet runs
 """
 
 
@@ -60,6 +62,9 @@ ONLY_FOR = {  # options that other tables would ignore
               "by side.")  # fmt: skip
 @click.option("--metric", type=OneOf(METRICS), multiple=True,
               help="Show this metric alone; may be repeated.")  # fmt: skip
+@click.option("--export", "export_to", type=click.Path(path_type=Path), metavar="FILE.parquet",
+              help="Write the runs as one table instead; `metasp report` and `metasp figures` read "
+              "it like a folder of runs.")  # fmt: skip
 @click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
 def command(
     runs: tuple[Path, ...],
@@ -69,10 +74,12 @@ def command(
     holm: bool,
     by: str | None,
     metric: tuple[str, ...],
+    export_to: Path | None,
     as_json_: bool,
 ) -> None:
-    """Show tables of RUNS, which are run directories or folders of them. Scores are percent, as
-    means over seeds. Several seeds also give standard deviations and p-values."""
+    """Show tables of RUNS, which are run directories, tables of exported runs, or folders of them.
+    Scores are percent, as means over seeds. Several seeds also give standard deviations and
+    p-values."""
     for name, tables_ in ONLY_FOR.items():
         if table not in tables_ and click.get_current_context().params[name]:
             only = " or ".join(tables_)
@@ -81,6 +88,9 @@ def command(
         raise UserError(f"--json and --format {form} ask for two formats: give one of them.")
     form = "json" if as_json_ else form
     found = usable(runs)
+    if export_to is not None:
+        export_runs(found, export_to)
+        return
     tidy = form in ("csv", "json")  # for programs, which want each number once
     if table == "matrix":
         tables = [tidy_matrix(found.records)] if tidy else matrix_tables(found.records)
@@ -93,6 +103,14 @@ def command(
         how = Comparison(against, holm, metrics=metric)
         tables = compared(found, how, by, tidy)
     show(tables, form, found)
+
+
+def export_runs(found: Gathered, path: Path) -> None:
+    if path.suffix != TABLE:
+        raise UserError(f"--export writes a Parquet table: name it {path.stem}{TABLE}.")
+    with or_user_error(f"cannot write {path}"):
+        export(found.records, path)
+    print(f"{len(found.records)} runs: {path}")
 
 
 def compared(found: Gathered, how: Comparison, by: str | None, tidy: bool) -> list[Table]:

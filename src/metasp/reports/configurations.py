@@ -10,7 +10,8 @@ from typing import Any
 from metasp.reports.names import (
     DATA,
     Values,
-    flat,
+    bare,
+    is_setting,
     keeps_memory,
     labels_of,
     order,
@@ -18,10 +19,11 @@ from metasp.reports.names import (
     stream_names,
     values_in,
 )
-from metasp.reports.records import Record, refuse_contradiction
+from metasp.reports.runs import Record, refuse_contradiction
 from metasp.spec import RunSpec, fields_with
 
 PROTOCOL = sorted(fields_with(RunSpec, protocol=True), key=lambda name: name in DATA)
+USUAL = {"class_order": "fixed", "label_noise_kind": "symmetric", "imbalance": 1.0, "test_every": 1}
 LONGEST = 100  # letters of a file name, without what it shows and of which row
 
 Runs = Mapping[int, Record]  # the runs of one configuration, by seed
@@ -106,10 +108,14 @@ def identity(
     skip = {"seed", *apart} if keeps_memory(spec) else {"seed", "memory", *apart}
     if spec.get("rehearse_last") == spec.get("epochs"):
         skip.add("rehearse_last")
-    usual = {**defaults.get("settings", {}), **defaults.get("schedule", {})}
-    own = spec.get("settings", {})
-    skip |= {key for key in own if key in usual and usual[key] == own[key]}
-    values = {key: value for key, value in flat(spec).items() if key not in skip}
+    values = {}
+    for key, value in spec.items():
+        if key in skip or bare(key) in apart:
+            continue
+        scheduled = defaults.get(f"schedule.{bare(key)}") if is_setting(key) else None
+        if is_setting(key) and value in (defaults.get(key), scheduled):
+            continue
+        values[key] = value
     return tuple(sorted((key, repr(value)) for key, value in values.items()))
 
 
@@ -175,11 +181,11 @@ def label_all(members: Sequence[Runs]) -> tuple[Configuration, ...]:
 
 def common_ground(rows: Sequence[Configuration]) -> str:
     """The protocol that all rows of a table share, in words."""
-    specs = [flat(row.spec) for row in rows]
+    specs = [row.spec for row in rows]
     parts = []
     for key in PROTOCOL:
         values = {repr(spec.get(key)): spec.get(key) for spec in specs}
         (value, *others) = values.values()
-        if not others and value and value != "fixed":  # the usual is not worth a word
+        if not others and value and value != USUAL.get(key):
             parts.append(say(key, value))
     return ", ".join(parts)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from metasp.metrics import SCENARIO_WORDS, SCENARIOS
-from metasp.reports.records import Record
+from metasp.reports.runs import Record
 from metasp.reports.table import Cell, Table
 
 COLUMNS = ("run", "method", "seed", "trained_task", "tested_task", *SCENARIOS)
@@ -26,7 +26,7 @@ def matrix_table(record: Record, scenario: str) -> Table:
             cells.append(Cell(text, bold=tested == trained))
         rows.append(tuple(cells))
     header = ("", *(f"task {tested + 1}" for tested in range(len(matrix))))
-    title = f"{record.path.name}: accuracy, {SCENARIO_WORDS[scenario]}, %"
+    title = f"{record.name}: accuracy, {SCENARIO_WORDS[scenario]}, %"
     return Table(title, header, tuple(rows), ())
 
 
@@ -38,7 +38,7 @@ def tidy_matrix(records: Sequence[Record]) -> Table:
         for trained, rows in enumerate(zip(*matrices)):
             for tested, accuracies in enumerate(zip(*rows)):
                 if None not in accuracies:
-                    about = (record.path.name, record.spec["method"], record.seed)
+                    about = (record.name, record.spec["method"], record.seed)
                     numbers = (trained + 1, tested + 1, *accuracies)
                     data.append(dict(zip(COLUMNS, (*about, *numbers))))
     return Table("accuracy after each task", COLUMNS, (), tuple(data))

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from metasp.methods import METHODS
-from metasp.reports.records import Record
+from metasp.methods import INFLUENCE, METHODS
+from metasp.reports.runs import SETTINGS, Record, spec_defaults
 from metasp.spec import RunSpec, fields_with
 
 Values = tuple[tuple[str, str], ...]  # fields of a spec, comparable
@@ -26,63 +26,53 @@ UPPER_BOUND = "joint"
 
 
 def keeps_memory(spec: Mapping[str, Any]) -> bool:
-    """A stored spec names a selection only where the method keeps a memory."""
+    """Whether a run keeps a memory: only then does its spec name a selection."""
     return "selection" in spec
 
 
-def flat(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a spec with the method's settings beside them."""
-    values = {key: value for key, value in spec.items() if key != "settings"}
-    return {**values, **dict(spec.get("settings", {}))}
+def is_setting(key: str) -> bool:
+    """Whether a field of a spec is a setting of the method or of an added influence."""
+    return key.startswith(SETTINGS)
+
+
+def bare(key: str) -> str:
+    """Return a field's name without whose setting it is."""
+    return key.partition(".")[2] if is_setting(key) else key
 
 
 def method_name(spec: Mapping[str, Any]) -> str:
-    """What to call a spec's method together with the influence that is added to it."""
-    added = spec.get("influence", "none")
+    """Name a spec's method together with the influence that is added to it."""
+    added = spec["influence"]
     if added == "none":
         return str(spec["method"])
-    shuffled = flat(spec).get(SHUFFLED)
+    shuffled = spec.get(f"influence.{SHUFFLED}")
     return f"{spec['method']} + {ADDED.get(added, added)}{', shuffled' if shuffled else ''}"
 
 
-@cache
-def spec_defaults() -> dict[str, Any]:
-    """What a field of a spec is where a stored spec does not say it."""
-    usual = {entry.name: entry.default for entry in fields(RunSpec)}
-    return {name: [] if value is MISSING else value for name, value in usual.items()}
-
-
-def value_in(spec: Mapping[str, Any], key: str) -> Any:
-    """A field of a stored spec; late ones are stored only where they are not at their default."""
-    return spec.get(key, spec_defaults().get(key))
-
-
 def values_in(spec: Mapping[str, Any], keys: Sequence[str]) -> Values:
-    return tuple((key, repr(value_in(spec, key))) for key in keys)
+    return tuple((key, repr(spec.get(key))) for key in keys)
 
 
 def labels_of(members: Sequence[Record], apart: Sequence[str] = ()) -> list[str]:
     """A label for each configuration of a table, of which one run each is given: its method and
     what sets it apart, but for the fields that the table itself tells apart."""
-    specs = [flat(member.spec) for member in members]
-    settings = {key for member in members for key in member.spec.get("settings", {})}
-    own_keys = settings.union(OWNED)
+    specs = [member.spec for member in members]
     keys = sorted({key for spec in specs for key in spec}.difference(apart, APART))
-    keys.sort(key=lambda key: key not in LABELS)  # what a row was given comes first
+    keys = [key for key in keys if bare(key) not in apart]
+    keys.sort(key=lambda key: (key not in LABELS, bare(key)))  # what a row was given comes first
     everywhere = counted(specs, keys)
-    of_owner: dict[Any, list[dict[str, Any]]] = {}
+    of_owner: dict[Any, list[Mapping[str, Any]]] = {}
     for spec in specs:
         of_owner.setdefault(whose(spec), []).append(spec)
     among_owner = {owner: counted(those, keys) for owner, those in of_owner.items()}
     labels = []
     for member, spec in zip(members, specs):
-        method = str(spec["method"])
         extras = []
         for key in keys:
-            own = key in own_keys
+            own = is_setting(key) or key in OWNED
             counts = among_owner[whose(spec)][key] if own else everywhere[key]
             if telling(key, spec, member.defaults, counts, own):
-                extras.append(say(key, spec.get(key), method))
+                extras.append(say(key, spec.get(key), spec))
         name = method_name(spec)
         labels.append(f"{name} ({', '.join(extras)})" if extras else name)
     return labels
@@ -90,7 +80,7 @@ def labels_of(members: Sequence[Record], apart: Sequence[str] = ()) -> list[str]
 
 def whose(spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """Whose settings a spec has."""
-    return spec["method"], spec.get("influence")
+    return spec["method"], spec["influence"]
 
 
 def counted(specs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Counter[str]]:
@@ -108,16 +98,14 @@ def telling(
     """Whether a field's value sets a configuration apart and should be said. `counts` are the
     values of those it stands beside; `own` fields are a method's or a backbone's own choice."""
     value = spec.get(key)
-    if key == SHUFFLED and "influence" in spec:  # which its name says
+    if bare(key) == SHUFFLED and spec["influence"] != "none":  # which its name says
         return False
     if key == "rehearse_last":
         return value is not None and value != spec.get("epochs") and keeps_memory(spec)
     if key == "observe" or key in LABELS:
         return bool(value)
-    if key in defaults.get("settings", {}):
+    if key == "selection" or (is_setting(key) and f"schedule.{bare(key)}" not in defaults):
         return unusual(key, value, defaults)
-    if key == "selection" and "selection" in defaults:
-        return value is not None and value != defaults["selection"]
     if len(counts) == 1:
         return False
     if own:
@@ -127,7 +115,7 @@ def telling(
 
 def unusual(key: str, value: Any, defaults: Mapping[str, Any]) -> bool:
     """Whether a setting makes another thing of a method: it is never left unsaid."""
-    return value is not None and value != defaults.get("settings", {}).get(key, value)
+    return value is not None and value != defaults.get(key)
 
 
 def usual(key: str, counts: Counter[str]) -> str:
@@ -138,34 +126,42 @@ def usual(key: str, counts: Counter[str]) -> str:
     return default if default in common else common[0]
 
 
-def say(key: str, value: Any, method: str | None = None) -> str:
-    """A field and its value in words: those that its declaration gives, or its name."""
+def say(key: str, value: Any, spec: Mapping[str, Any] | None = None) -> str:
+    """Say a field and its value in the words of its declaration, or by its name. `spec` tells whose
+    setting it is."""
     if key in CORRECTED and value is not None:
         return f"{len(value)} {CORRECTED[key]}"
-    words = words_for(key, method)
+    words = words_for(key, spec)
     if "{}" in words:
         return words.format("none" if value is None else value)
     if value is True:
         return words
     if value is False:
-        return f"not {words}" if words_given(key, method) else f"no {words}"
+        return f"not {words}" if declared_words(key, spec) else f"no {words}"
     return f"{words} {'none' if value is None else value}"
 
 
-def words_for(key: str, method: str | None) -> str:
-    return words_given(key, method) or key.replace("_", " ")
+def words_for(key: str, spec: Mapping[str, Any] | None = None) -> str:
+    return declared_words(key, spec) or bare(key).replace("_", " ")
+
+
+def declared_words(key: str, spec: Mapping[str, Any] | None) -> str:
+    """Return the words that the declaration of a field gives for it; "" where it gives none."""
+    if not is_setting(key):
+        return words_of(None, key)
+    if spec is None:
+        return ""
+    owner = spec["method"] if key.startswith("method.") else INFLUENCE.get(spec["influence"])
+    return words_of(owner, bare(key)) if owner in METHODS else ""
 
 
 @cache
-def words_given(key: str, method: str | None) -> str:
-    """The words that a declaration gives for a field, of a spec or of a method's settings."""
-    owners: list[Any] = [RunSpec]
-    if method in METHODS:
-        owners.insert(0, METHODS[str(method)].declared.Settings)
-    for owner in owners:
-        for entry in fields(owner):
-            if entry.name == key:
-                return str(entry.metadata.get("words") or "")
+def words_of(method: str | None, name: str) -> str:
+    """Return the words for a field of RunSpec, or of a method's settings."""
+    owner: Any = RunSpec if method is None else METHODS[method].declared.Settings
+    for each in fields(owner):
+        if each.name == name:
+            return str(each.metadata.get("words") or "")
     return ""
 
 
@@ -182,7 +178,7 @@ def stream_names(
     """What to call each stream of data of one benchmark, told apart by some fields: how it differs
     from the others, and by its digest only where nothing else tells it apart."""
     streams = {values_in(spec, keys): spec for spec in specs}
-    values = {key: {repr(value_in(spec, key)) for spec in streams.values()} for key in keys}
+    values = {key: {repr(spec.get(key)) for spec in streams.values()} for key in keys}
     differing = [key for key in keys if len(values[key]) > 1]
     told = [key for key in differing if key != "data_digest"]
     alike = Counter(values_in(spec, told) for spec in streams.values())
@@ -199,14 +195,14 @@ def stream_words(spec: Mapping[str, Any], keys: Sequence[str]) -> str:
     parts, rest = [], list(keys)
     if any(key in NOISE for key in keys):
         rest = [key for key in keys if key not in (*NOISE, *GIVEN_AND_TRUE)]
-        share, imbalance = value_in(spec, "label_noise"), value_in(spec, "imbalance")
-        given, true = (value_in(spec, name) for name in GIVEN_AND_TRUE)
+        share, imbalance = spec.get("label_noise"), spec.get("imbalance")
+        given, true = (spec.get(name) for name in GIVEN_AND_TRUE)
         if "label_column" in keys and given is not None:
             parts.append(f"labels {given}")
         if share or not (parts and true is not None):
-            kind = value_in(spec, "label_noise_kind")
+            kind = spec.get("label_noise_kind")
             parts.append(f"{kind} noise {share:g}" if share else "clean")
         if imbalance != 1:
             parts.append(f"imbalance {imbalance:g}")
-    parts += [say(key, value_in(spec, key)) for key in rest]
+    parts += [say(key, spec.get(key)) for key in rest]
     return ", ".join(parts)

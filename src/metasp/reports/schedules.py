@@ -32,11 +32,10 @@ def schedule_of(row: Configuration) -> str:
 def last_epochs(row: Configuration) -> int | None:
     """The number of epochs at the end of a task in which old examples are rehearsed; None where
     the stored spec does not say."""
-    settings, defaults = row.spec.get("settings", {}), row.defaults.get("schedule", {})
-    added = row.spec.get("influence", "none") != "none"  # its epochs are not those of rehearsal
-    for name in () if added else defaults:
-        value = settings.get(name, defaults[name])
-        return None if value is None else int(value)
+    if row.spec["influence"] == "none":  # whose epochs are not those of rehearsal
+        for key, default in row.defaults.items():
+            if key.startswith("schedule."):
+                return int(row.spec.get(f"method.{key.removeprefix('schedule.')}", default))
     value = row.spec.get("rehearse_last", row.spec.get("epochs"))
     return None if value is None else int(value)
 

@@ -143,7 +143,9 @@ def stream_table(group: Group, damaged: list[str] | None) -> Table:
 
 def found_by(row: Configuration, seed: int, damaged: list[str] | None) -> dict[str, Any] | None:
     """What one run found; None where it has no scores of examples, or damaged ones."""
-    run = RunDir(row.runs[seed].path)
+    run = row.runs[seed].directory
+    if run is None:
+        return None
     try:
         told = scores_of(run)
         held = held_by(run, told)

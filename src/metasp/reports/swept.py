@@ -20,17 +20,15 @@ from metasp.reports.configurations import (
 )
 from metasp.reports.names import (
     DATA,
-    flat,
+    bare,
     keeps_memory,
     labels_of,
     order,
-    spec_defaults,
     stream_names,
     values_in,
     words_for,
 )
 from metasp.reports.notes import reference_notes, seed_notes, version_note
-from metasp.reports.records import Record
 from metasp.reports.reference import (
     Comparison,
     Entry,
@@ -40,6 +38,7 @@ from metasp.reports.reference import (
     mark_best,
     reference_of,
 )
+from metasp.reports.runs import Record, spec_defaults
 from metasp.reports.schedules import schedule_marks
 from metasp.reports.scores import (
     difference_cell,
@@ -107,8 +106,8 @@ def swept(records: Iterable[Record], name: str) -> list[Swept]:
 def field_named(name: str, members: Sequence[Runs]) -> str:
     """The field that a name means, as it is written on the command line or in a spec."""
     field = name.replace("-", "_")
-    known = {key for runs in members for key in flat(record_of(runs).spec)}
-    known = (known | set(spec_defaults()) | {STREAM}) - {"seed", "settings", "method"}
+    known = {bare(key) for runs in members for key in record_of(runs).spec}
+    known = (known | set(spec_defaults()) | {STREAM}) - {"seed", "method"}
     if field not in known:
         raise unknown("field", name, sorted(known))
     return field
@@ -158,7 +157,9 @@ def column_of(record: Record, field: str) -> Any:
 
 def all_values(record: Record) -> dict[str, Any]:
     """Every field of a run and of its method, also where the stored spec leaves it out."""
-    return {**spec_defaults(), **record.defaults.get("settings", {}), **flat(record.spec)}
+    defaults = {key: value for key, value in record.defaults.items() if "schedule" not in key}
+    values = {**defaults, **record.spec}
+    return {**spec_defaults(), **{bare(key): value for key, value in values.items()}}
 
 
 def columns_of(field: str, members: Sequence[Runs]) -> dict[Any, tuple[Any, str]]:
@@ -267,7 +268,7 @@ def one_difference_table(
 
 
 def axis_words(table: Swept) -> str:
-    return words_for(table.field, None).replace("{} ", "")
+    return words_for(table.field).replace("{} ", "")
 
 
 def as_row(table: Swept, scenario: str, place: int, entry: Entry) -> dict[str, Any]:

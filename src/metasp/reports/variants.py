@@ -1,7 +1,7 @@
 """Whether a row is a method as its paper has it, or a variant of it."""
 
 from metasp.reports.configurations import Configuration
-from metasp.reports.names import LABELS, unusual
+from metasp.reports.names import LABELS, bare, is_setting, unusual
 
 SCHEDULED = ("metasp", "metasp-rehsel")  # published with rehearsal in the last epochs only
 
@@ -19,6 +19,10 @@ def as_published(row: Configuration) -> bool:
 
 def settings_as_published(row: Configuration) -> bool:
     """The same, but for what the memory keeps."""
-    settings = row.spec.get("settings", {})
-    changed = any(unusual(key, value, row.defaults) for key, value in settings.items())
-    return not changed and not row.spec.get("observe") and "influence" not in row.spec
+    settings = {key: value for key, value in row.spec.items() if is_setting(key)}
+    changed = any(
+        unusual(key, value, row.defaults)
+        for key, value in settings.items()
+        if f"schedule.{bare(key)}" not in row.defaults
+    )
+    return not changed and not row.spec["observe"] and row.spec["influence"] == "none"

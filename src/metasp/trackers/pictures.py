@@ -5,7 +5,7 @@ from typing import Any
 
 from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw
-from metasp.reports.records import Record
+from metasp.reports.runs import record_of
 from metasp.store import RunDir
 
 TOLD_OTHERWISE = ("matrix",)  # of each scenario, see numbers.heat_map
@@ -13,7 +13,7 @@ TOLD_OTHERWISE = ("matrix",)  # of each scenario, see numbers.heat_map
 
 def pictures_of(run: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     """Each figure by its name in `metasp figures`; those that compare runs draw nothing here."""
-    groups = group([Record(run.path, dict(result["spec"]), result)])
+    groups = group([record_of(run.path, result)])
     return {
         name: drawing.figure
         for name, kind in FIGURES.items()

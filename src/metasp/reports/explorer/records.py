@@ -13,6 +13,7 @@ from metasp.reports.explorer.history import Columns, ids_in, known, memory_histo
 from metasp.reports.explorer.pictures import short
 from metasp.reports.explorer.points import NEEDED, Points, helped, histograms, side_counts
 from metasp.reports.names import method_name
+from metasp.reports.runs import flat_spec
 from metasp.reports.suspects import RunScores, scores_of
 from metasp.spec import RunSpec, to_list
 from metasp.store import RunDir, open_run
@@ -86,7 +87,7 @@ def read_run(run: RunDir) -> Record:
     kept = Kept(
         name=run.path.name,
         about={
-            "method": method_name(spec.as_dict()),
+            "method": method_name(flat_spec(spec.as_dict())),
             "benchmark": spec.benchmark,
             "seed": spec.seed,
             "budget": spec.memory,

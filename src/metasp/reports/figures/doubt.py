@@ -37,9 +37,9 @@ def curves_of(row: Configuration, damaged: list[str] | None) -> list[tuple[Curve
     found = []
     for seed in row.seeds:
         try:
-            run = RunDir(row.runs[seed].path)
-            curve = curve_of(run)
-            if curve:
+            run = row.runs[seed].directory
+            curve = curve_of(run) if run else None
+            if run and curve:
                 found.append((curve, truth_of(run, curve)))
         except UserError as error:
             if damaged is None:
@@ -49,7 +49,7 @@ def curves_of(row: Configuration, damaged: list[str] | None) -> list[tuple[Curve
 
 
 def curve_of(run: RunDir) -> Curve:
-    if not (run.path / "events.jsonl").exists():  # results that were copied without their log
+    if not (run.path / "events.jsonl").exists():
         return {}
     shares: dict[tuple[int, int], list[float]] = {}
     for event in run.events():

@@ -23,8 +23,9 @@ def recorded(row: Configuration, damaged: list[str] | None = None) -> list[Colum
     table that cannot be read goes to `damaged`, if given."""
     names, found = ["task", "source", *MEASURES], []
     for seed in row.seeds:
+        run = row.runs[seed].directory
         try:
-            table = influence_of(row.runs[seed].path, names)
+            table = influence_of(run.path, names) if run else None
         except UserError as error:
             if damaged is None:
                 raise
