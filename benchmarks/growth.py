@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from benchmarks.explored import explorer
-from benchmarks.parallel import launched
 from benchmarks.timing import Told, machine, silent
 from metasp.benchmarks import Benchmark, Source, Transform, split
 from metasp.engine import Trainer, build_trainer
@@ -171,11 +170,6 @@ def width(size: int) -> Seconds:
     return influence_step(width=size)
 
 
-def ranks(size: int) -> Seconds:
-    """Processes that share a step of one global batch; wall time, as they wait for each other."""
-    return {"step": json.loads(launched(size, "shards", 20))["seconds"]}
-
-
 @dataclass(frozen=True)
 class Axis:
     """What is made larger, and why a time may grow faster than it."""
@@ -203,11 +197,6 @@ AXES = {
     "goal": Axis(goal, (32, 128, 512)),
     "width": Axis(width, (8, 32, 128), "a layer has as many weights as the square of its width"),
     "explorer": Axis(explorer, (1_000, 10_000, 100_000)),
-    "ranks": Axis(
-        ranks,
-        (1, 2),
-        "a step of milliseconds is shorter than the talk about it; see parallel for larger ones",
-    ),
 }
 
 
@@ -268,7 +257,7 @@ def render(rows: Sequence[Row]) -> list[str]:
         lines.append(f"{row.size:>9}  {row.megabytes:>7.0f} MB  " + "; ".join(parts))
     lines += [
         "",
-        "Processor time of one thread (ranks: wall time), peak memory beyond that at the start; "
+        "Processor time of one thread, peak memory beyond that at the start; "
         f"^x: grown as the x-th power of the size since the line above, at most {LIMIT:g}.",
         machine(),
     ]

@@ -123,7 +123,7 @@ class Workbench:
             recorded=recorded,
         )
         weights = 1.0 / len(found.fused) - found.fused
-        recorded.backward(weights)
+        torch.autograd.backward((weights * recorded.losses).sum())
         self.optimizer.step()
         self.paths["head" if scope else "uncoupled" if not self.model.training else "ours"] = (
             found.path

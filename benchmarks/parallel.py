@@ -1,6 +1,5 @@
 """What a step costs when its batch is split over processes: how often they talk and what they send,
-which is fixed, and time on this machine. First a step of a loop of one's own, whose ranks have
-shards; then steps of runs, which share every pass."""
+which is fixed, and time on this machine. The steps are those of runs, which share every pass."""
 
 import json
 import os
@@ -17,14 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.step import steps
-from benchmarks.timing import Told, interleave, machine, silent
-from metasp.influence import Ranks, record, sp_influence
-from metasp.methods.weighting import released
-from metasp.types import CROSS_ENTROPY as LOSS
-from metasp.types import Streams
+from benchmarks.timing import Told, machine, silent
+from metasp.influence import Ranks
 
-BATCH, GOAL, WIDTH = 64, 32, 256
-COUNTS = (1, 2, 4)
 CASES = (
     ("er", "mlp", 100),
     ("er", "resnet18", 20),
@@ -33,18 +27,6 @@ CASES = (
 )
 LARGE = 10_000  # numbers in an all-reduce of parameters; those of BatchNorm have two per channel
 KINDS = ("all-reduce of parameters", "small all-reduce", "gathering of rows")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One number of processes: all-reduces and numbers sent per step, those of the model, and the
-    median seconds of a step."""
-
-    ranks: int
-    all_reduces: int
-    sent: int
-    parameters: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -67,59 +49,21 @@ class SplitRow:
     in_gathers: float
 
 
-Measured = tuple[list[Row], list[SplitRow]]
+def measure(repeats: int = 15, told: Told = silent) -> list[SplitRow]:
+    """Start two processes with torchrun, on this machine and over gloo."""
+    told(0.0)
+    return [SplitRow(**row) for row in json.loads(launched(2, repeats))]
 
 
-def measure(counts: Sequence[int] = COUNTS, repeats: int = 15, told: Told = silent) -> Measured:
-    """Start each number of processes with torchrun, on this machine and over gloo."""
-    rows = []
-    for done, count in enumerate(counts, 1):
-        rows.append(Row(**json.loads(launched(count, "shards", repeats))))
-        told(0.2 * done / len(counts))
-    split = json.loads(launched(2, "split", repeats))
-    return rows, [SplitRow(**row) for row in split]
-
-
-def launched(count: int, what: str, repeats: int) -> str:
+def launched(count: int, repeats: int) -> str:
     paths = os.pathsep.join([entry for entry in sys.path if entry])
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         f"--nproc-per-node={count}", "-m", "benchmarks.parallel", what, str(repeats)],
+         f"--nproc-per-node={count}", "-m", "benchmarks.parallel", str(repeats)],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return done.stdout.strip().splitlines()[-1]
-
-
-def one_rank(repeats: int) -> Row:
-    """Take the steps of one rank."""
-    ranks, streams = Ranks(), Streams(0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(64, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 10)
-    )
-    for parameter in model.parameters():  # the same on every rank
-        torch.nn.init.normal_(parameter, std=0.05, generator=streams["model"])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    share = [max(1, size // ranks.size) for size in (BATCH, GOAL, GOAL)]
-    pairs = []
-    for size in share:
-        inputs = torch.randn(size, 64, generator=streams["data"])
-        pairs.append((inputs, torch.arange(size) % 10))
-
-    batch, old, new = pairs
-
-    def step() -> None:
-        passed = record(model, LOSS, batch)
-        found = sp_influence(
-            model, LOSS, batch, old, new, optimizer=optimizer, recorded=passed, ranks=ranks
-        )
-        ranks.descend((released(found).weights[found.own] * passed.losses).sum(), optimizer)
-
-    step()
-    reduced, sent = ranks.reduced, ranks.sent
-    seconds = interleave({"step": step}, repeats)["step"].median
-    total = sum(p.numel() for p in model.parameters())
-    return Row(ranks.size, reduced, sent, total, seconds)
 
 
 class Noting(Ranks):
@@ -169,19 +113,10 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - used
 
 
-def render(measured: Measured) -> list[str]:
-    """Both tables, and a sentence on how each was made."""
-    rows, split = measured
-    lines = [f"{'ranks':<7}{'all-reduces':>12}{'sent / parameters':>19}{'seconds':>10}"]
-    for row in rows:
-        ratio = row.sent / row.parameters
-        lines.append(f"{row.ranks:<7}{row.all_reduces:>12}{ratio:>19.2f}{row.seconds:>10.4f}")
-    lines.append(
-        f"One weighted step of a global batch of {BATCH} with goals of {GOAL}, shards on the "
-        "ranks, one thread per rank, gloo on this machine."
-    )
-    lines += ["", f"{'':24}{'times that the ranks talk':>28}{'sent /':>12}{'one':>9}"
-              f"{'two processes / one':>21}{'part of the time in':>27}"]  # fmt: skip
+def render(split: list[SplitRow]) -> list[str]:
+    """Return the table, and a sentence on how it was made."""
+    lines = [f"{'':24}{'times that the ranks talk':>28}{'sent /':>12}{'one':>9}"
+             f"{'two processes / one':>21}{'part of the time in':>27}"]  # fmt: skip
     lines.append(f"{'method':<9}{'backbone':<15}{'parameters':>11}{'small':>8}{'rows':>9}"
                  f"{'parameters':>12}{'process':>9}{'time':>9}{'processor':>12}"
                  f"{'parameters':>12}{'small':>8}{'rows':>7}")  # fmt: skip
@@ -198,22 +133,16 @@ def render(measured: Measured) -> list[str]:
     return [*lines, machine()]
 
 
-def as_json(measured: Measured) -> dict[str, Any]:
-    rows, split = measured
-    return {"parallel": [asdict(row) for row in rows], "split": [asdict(row) for row in split]}
+def as_json(split: list[SplitRow]) -> dict[str, Any]:
+    return {"split": [asdict(row) for row in split]}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    what, repeats = sys.argv[1], int(sys.argv[2])
-    found: Any
-    if what == "shards":
-        found = asdict(one_rank(repeats))
-    else:
-        noting = Noting()
-        found = [asdict(split_step(noting, case, repeats)) for case in CASES]
+    noting, repeats = Noting(), int(sys.argv[1])
+    rows = [asdict(split_step(noting, case, repeats)) for case in CASES]
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(rows), flush=True)
     dist.barrier()
     dist.destroy_process_group()

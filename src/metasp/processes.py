@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.events import Event
-from metasp.influence.parallel import AFTER_THE_LAST, Ranks, others_alive
+from metasp.influence.parallel import AFTER_THE_LAST, Like, Ranks, others_alive
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.checkpoints import Arrays, Checkpoint
@@ -71,10 +71,10 @@ def any_of(ranks: Ranks | None, *flags: bool) -> list[bool]:
     """Each flag: whether any process has raised it."""
     if ranks is None:
         return list(flags)
-    (counts,) = ranks.means(
-        lambda: [({"": torch.tensor(flags).float()}, 1)], [{"": torch.zeros(len(flags))}]
-    )
-    return [count > 0 for count in counts[""].tolist()]
+    raised = torch.tensor(flags).float()
+    (counts,) = ranks.sums([raised], [Like.of(raised)])
+    assert counts is not None
+    return [count > 0 for count in counts.tolist()]
 
 
 def check_same_run(ranks: Ranks, name: str) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from metasp.backbones.networks import ConvNet
 from metasp.influence import Ranks, record, sp_influence
+from metasp.influence.fallback import double_backward, forward_mode, forward_over_reverse
 from metasp.influence.origin import Origin
-from metasp.influence.paths import double_backward, forward_mode, forward_over_reverse
 from metasp.influence.pseudo import Problem
 from metasp.influence.splitting import split_over_ranks
 from metasp.methods.features import features_seen

@@ -6,13 +6,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from metasp.influence import sp_influence
-from metasp.influence.curved import from_tape
+from metasp.influence.jvp_rules import Unsupported
 from metasp.influence.origin import Origin
 from metasp.influence.pseudo import Problem
-from metasp.influence.rules import Unsupported
+from metasp.influence.tape import products_from_tape
 from metasp.types import CROSS_ENTROPY as LOSS
 
 N = 6
+SEEN = []
 
 
 class Parts(nn.Module):
@@ -35,11 +36,11 @@ class Pictures(nn.Module):
         super().__init__()
         self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
         self.norm, self.head = nn.BatchNorm2d(4), nn.Linear(16, 4)
-        self.viewed, self.seen = viewed, []
+        self.viewed = viewed
 
     def forward(self, x):
         x = self.first(x)
-        self.seen.append(x.detach())
+        SEEN.append(x.detach())
         x = F.relu(self.norm(x))
         x = F.relu_(self.second(x).add_(x))
         x = F.avg_pool2d(x, 4)
@@ -72,7 +73,7 @@ def test_both_products_are_those_of_double_backward(kind, shape, training):
     theta = {name: p.detach().clone() for name, p in model.named_parameters()}
     moves = {name: torch.randn(2, *p.shape, dtype=p.dtype) for name, p in theta.items()}
     problem = Problem(model, LOSS, batch, Origin.of(model, batch[0].device))
-    product, curved = from_tape(problem, theta, moves)
+    product, curved = products_from_tape(problem, theta, moves)
     for i in range(2):
         wanted, bent = products(model, batch, [s[i] for s in moves.values()])
         torch.testing.assert_close(product[i], wanted, atol=1e-10, rtol=1e-8)
@@ -89,7 +90,9 @@ def test_what_the_tape_cannot_follow_is_left_to_another_way():
     theta = {name: p.detach() for name, p in model.named_parameters()}
     problem = Problem(model, LOSS, batch, Origin.of(model, batch[0].device))
     with pytest.raises(Unsupported, match="cannot see"):
-        from_tape(problem, theta, {name: torch.ones(1, *p.shape) for name, p in theta.items()})
+        products_from_tape(
+            problem, theta, {name: torch.ones(1, *p.shape) for name, p in theta.items()}
+        )
 
 
 @pytest.mark.parametrize("viewed", [False, True])
@@ -98,8 +101,9 @@ def test_virtual_passes_run_channels_last_unless_the_model_looks(viewed):
     torch.manual_seed(3)
     model = Pictures(viewed)
     batch, old, new = (data(3, 8, 8, dtype=torch.float32) for _ in range(3))
+    SEEN.clear()
     found = sp_influence(model, LOSS, batch, old, new, lr=0.1, steps=2)
-    last = [x.is_contiguous(memory_format=torch.channels_last) for x in model.seen]
+    last = [x.is_contiguous(memory_format=torch.channels_last) for x in SEEN]
     assert last == [False, *[not viewed] * 4]  # the batch, its next step, two goals, second order
     double = Pictures().double()
     double.load_state_dict(model.state_dict())

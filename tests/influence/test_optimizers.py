@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from metasp.errors import UserError
 from metasp.influence import example_influence, record, sp_influence, virtual_parameters
-from metasp.influence.generic import dual, tangent_of
+from metasp.influence.dual_numbers import dual, tangent_of
 from metasp.influence.optimizers import ELEMENTWISE, _Differentiable, clipped, root
 from metasp.influence.pseudo import make_plan
 from tests.influence.test_core import LOSS, close, problem

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from metasp.influence.layout import Layout
-from metasp.influence.rules import RULES
+from metasp.influence.jvp_rules import RULES
+from metasp.influence.second_order import Layout
 
 
 def normal(*shape):

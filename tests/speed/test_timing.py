@@ -70,7 +70,7 @@ def _double(bench):
 def test_render():
     kinds = ("er", "released", "ours", "head", "er uncoupled", "uncoupled")
     line = measure_line(SMALL, kinds, 1)
-    assert line.paths == {"ours": "tape", "head": "tape", "uncoupled": "dot"}
+    assert line.paths == {"ours": "tape", "head": "tape", "uncoupled": "tape"}
     growth = (Line(SMALL, line.seconds, {}),)
     text = "\n".join(render(InfluenceBench("m", (line,), growth, measure_memory(SMALL))))
     assert "(b) / (c)" in text

@@ -11,8 +11,8 @@ from metasp.influence.optimizers import Rule
 from metasp.influence.origin import with_parameters
 from metasp.influence.parallel import Ranks
 from metasp.influence.pseudo import virtual_parameters
-from metasp.influence.recorded import Recorded, record
 from metasp.influence.splitting import split_over_ranks
+from metasp.influence.tape import Recorded, record
 
 __all__ = [
     "Fused",

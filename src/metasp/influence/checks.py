@@ -1,12 +1,19 @@
-"""Input checks: one clear sentence for each mistake, and which example or tensor it is."""
+"""Checks of what goes in and what comes out: right, or refused in one sentence.
 
-from collections.abc import Callable, Iterator, Mapping
+Three kinds: mistakes in the arguments; models whose training step is not the derivative of their
+loss, found by looking (`check_traps`, `trap_of_call`); and products that do not agree with the
+gradient, found by one number per direction (`check_slopes`, `check_symmetric`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from metasp.errors import UserError
 from metasp.trees import Tree, named_leaves, with_plain_dicts
@@ -84,24 +91,15 @@ def all_finite(tensors: Mapping[str, Tensor]) -> bool:
     return bool(torch.stack([n.double() for n in norms]).isfinite().all())
 
 
-def check_finite(
-    losses: Tensor,
-    grads: Mapping[str, Tensor],
-    what: str,
-    culprit: Callable[[], int | None],
-) -> None:
-    """Raise if a loss or a gradient is not finite, naming the example and the tensor.
-
-    ``culprit()`` looks for the example when the losses themselves do not show it.
-    """
+def check_finite(losses: Tensor, grads: Mapping[str, Tensor], what: str) -> None:
+    """Raise if a loss or a gradient is not finite, naming the example and the tensor."""
     if all_finite(grads) and bool(losses.isfinite().all()):
         return
     bad_losses = (~losses.isfinite()).nonzero()
     tensor = next((k for k, g in grads.items() if not bool(g.isfinite().all())), None)
     if tensor is None and not len(bad_losses):
         return  # the norm overflowed, the numbers did not
-    example = int(bad_losses[0]) if len(bad_losses) else culprit()
-    who = f"example {example} of the {what}" if example is not None else f"the {what}"
+    who = f"example {int(bad_losses[0])} of the {what}" if len(bad_losses) else f"the {what}"
     where = f" in the gradient of {tensor!r}" if tensor is not None else " in its loss"
     raise UserError(
         f"{who} gives a number that is not finite{where}: "
@@ -118,3 +116,171 @@ def enough_values(sentence: str) -> Iterator[None]:
         if "more than 1 value per channel" not in str(error):
             raise
         raise UserError(f"batch normalisation {sentence}") from error
+
+
+BATCHNORM_NEEDS_TWO = (
+    "needs two examples or more in the batch and in each goal: give more of them, larger pictures, "
+    "or a network without it."
+)
+_TRANSLATED = {
+    "second time": "the graph of this recorded pass is used up: measure its influence before "
+    "backward().",
+    "Checkpointing is not compatible with": "a re-entrant checkpoint cannot be differentiated for "
+    "some of the parameters: checkpoint with use_reentrant=False.",
+}
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what torch says of a few mistakes into one sentence each."""
+    try:
+        with enough_values(BATCHNORM_NEEDS_TWO):
+            yield
+    except RuntimeError as error:
+        sentence = next((s for words, s in _TRANSLATED.items() if words in str(error)), None)
+        if sentence is None:
+            raise
+        raise UserError(sentence) from error
+
+
+def check_functional(model: nn.Module) -> None:
+    """Raise if the model cannot run at other parameters than its own."""
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    kind = type(model).__name__
+    if isinstance(model, parallel):
+        raise UserError(f"a {kind} model cannot take a virtual step: pass model.module instead.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UserError(
+            "a scripted model cannot take a virtual step: pass the module it was made of instead."
+        )
+
+
+def check_traps(model: nn.Module, moving: Iterable[Tensor] | None = None) -> None:
+    """Raise if by its looks the gradient of this model's training is not that of its loss;
+    ``moving`` are the parameters in scope (default: all that are trainable)."""
+    check_functional(model)
+    ids = {id(p) for p in (model.parameters() if moving is None else moving) if p.requires_grad}
+    for name, p in model.named_parameters():
+        if is_lazy(p):
+            raise UserError(f"{name} has no shape yet: call the model on a few examples first.")
+        hooked = p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)
+        if hooked and id(p) in ids:
+            raise UserError(
+                f"{name} has a gradient hook, which an influence cannot follow: remove it "
+                "(handle.remove()); to clip gradients use clip_norm=, to freeze parameters scope=."
+            )
+    for name, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise UserError(
+                f"{name or 'the model'} has a backward hook, which an influence cannot follow: "
+                "remove it (handle.remove())."
+            )
+        if getattr(module, "scale_grad_by_freq", False) and id(module.weight) in ids:
+            raise UserError(_FREQUENCY.sentence)
+
+
+class Trap(NamedTuple):
+    """Why no influence goes through a call, as a sentence, or none of two steps or more."""
+
+    sentence: str
+    second_order_only: bool = False
+
+
+_HOOK = Trap(
+    "a hook on a tensor inside the model may change its gradient, which an influence cannot "
+    "follow: remove it (handle.remove())."
+)
+_FREQUENCY = Trap(
+    "an embedding scales its gradient by how often a token comes, so that training does not follow "
+    "the slope of the loss: use scale_grad_by_freq=False."
+)
+_ROUNDED = Trap(
+    "the model rounds its numbers (fake quantisation), so that its loss has no slope: measure the "
+    "influence before, without it."
+)
+_BENT = (
+    "the second derivative of {} that torch computes is wrong, and more than one pseudo step needs "
+    "it: use steps=1{}."
+)
+_WEIGHT_NORM = Trap(_BENT.format("weight_norm", ""), second_order_only=True)
+_DETERMINANT = Trap(_BENT.format("a log-determinant", ""), second_order_only=True)
+_TRAPS: dict[Callable[..., Any], Trap] = {
+    Tensor.register_hook: _HOOK,
+    torch.fake_quantize_per_tensor_affine: _ROUNDED,
+    torch.fake_quantize_per_channel_affine: _ROUNDED,
+    torch.fused_moving_avg_obs_fake_quant: _ROUNDED,
+    torch._weight_norm: _WEIGHT_NORM,
+    torch.slogdet: _DETERMINANT,
+    torch.logdet: _DETERMINANT,
+    torch.linalg.slogdet: _DETERMINANT,
+    Tensor.slogdet: _DETERMINANT,
+    Tensor.logdet: _DETERMINANT,
+}
+_EMBEDDINGS = (F.embedding, F.embedding_bag)
+_SCALE_GRAD_BY_FREQ = 5  # its place among the arguments of both
+
+
+def trap_of_call(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Trap | None:
+    """Return why this call is a trap, if it is one."""
+    if func in _EMBEDDINGS:
+        weight = args[1] if len(args) > 1 else kwargs["weight"]
+        by_place = args[_SCALE_GRAD_BY_FREQ:]
+        scaled = by_place[0] if by_place else kwargs.get("scale_grad_by_freq", False)
+        return _FREQUENCY if scaled and weight.requires_grad else None
+    return _TRAPS.get(func)
+
+
+def check_tape(*traps: str | None) -> None:
+    """Raise if a recorded pass made a call through which no influence is right."""
+    for sentence in traps:
+        if sentence is not None:
+            raise UserError(sentence)
+
+
+def inner(s: Tensor, g: Tensor) -> Tensor:
+    """Return the inner product of each s (directions, *shape) with g (*shape)."""
+    if g.dim() == 4 and not g.is_contiguous():  # channels last: no copy
+        s, g = s.movedim(2, -1), g.movedim(1, -1)
+    return s.reshape(len(s), -1) @ g.reshape(-1)
+
+
+class Disagree(Exception):
+    """A product is not what the gradient says."""
+
+
+def check_slopes(
+    product: Tensor, directions: Mapping[str, Tensor], grads: Mapping[str, Tensor], loss: Tensor
+) -> None:
+    """Raise `Disagree` unless the mean over the examples of J s (directions, n) is the slope of the
+    mean loss, <gradient, s>, up to rounding; ``loss`` is a typical loss."""
+    slopes = torch.stack([inner(s, grads[k]) for k, s in directions.items()]).sum(0)
+    gap = (product.mean(1) - slopes).abs()
+    size = product.abs().mean(1) + slopes.abs()
+    if bool((gap > tolerance(loss) * size).any()):
+        raise Disagree
+
+
+def check_symmetric(curved: Mapping[str, Tensor], directions: Mapping[str, Tensor]) -> None:
+    """Raise `Disagree` unless <s, H t> = <t, H s> up to rounding, for the two directions s, t."""
+    one = torch.stack([inner(h[:1], directions[k][1]) for k, h in curved.items()])
+    two = torch.stack([inner(h[1:], directions[k][0]) for k, h in curved.items()])
+    gap, size = (one.sum() - two.sum()).abs(), one.abs().sum() + two.abs().sum()
+    if bool(gap > 10 * tolerance(size) * size):
+        raise Disagree
+
+
+def tolerance(loss: Tensor) -> Tensor:
+    """Return the part by which two roundings of a slope may differ. Where all losses are nearly
+    zero the gradient is a difference of nearly equal numbers."""
+    eps = torch.finfo(loss.dtype).eps
+    allowed: Tensor = 4 * eps**0.5 + 50 * eps / loss.abs()
+    return allowed
+
+
+DISAGREE = (
+    "the gradient of this model is not the slope of its loss, for some part of it changes or "
+    "rounds gradients: take that part out, for instance hooks, scripted or quantised layers, or "
+    "put them into a module that is left out by scope=."
+)

@@ -1,32 +1,37 @@
 """Example influence on Stability and Plasticity: exact, and leaving the model untouched."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence.checks import (
+    DISAGREE,
+    Disagree,
     check_finite,
+    check_slopes,
     check_steps,
+    check_symmetric,
+    check_tape,
+    check_traps,
     checked_pair,
-    enough_values,
+    translated,
 )
-from metasp.influence.curved import from_tape
-from metasp.influence.fuse import Fused, check_gamma, fuse
-from metasp.influence.layout import Layout
-from metasp.influence.optimizers import State
-from metasp.influence.origin import kept_random_state, kept_values
-from metasp.influence.parallel import Alone, Part, Sharing, refuse_synchronised
-from metasp.influence.paths import (
+from metasp.influence.fallback import (
     double_backward,
+    follows_the_loss,
     forward_mode,
     forward_over_reverse,
     one_by_one,
 )
+from metasp.influence.fuse import Fused, check_gamma, fuse
+from metasp.influence.jvp_rules import Unsupported
+from metasp.influence.optimizers import Adjoint, State
+from metasp.influence.origin import kept_random_state, kept_values
 from metasp.influence.pseudo import (
     Loss,
     LossOf,
@@ -37,28 +42,20 @@ from metasp.influence.pseudo import (
     Problem,
     Scope,
     dense,
-    find_culprit,
     gradient,
     make_plan,
 )
-from metasp.influence.recorded import Recorded, record_in_scope
-from metasp.influence.rules import Unsupported
-
-LOSS = ""  # beside the gradients, whose names are those of parameters
-BATCHNORM_NEEDS_TWO = (
-    "needs two examples or more in the batch and in each goal: give more of them, larger pictures, "
-    "or a network without it."
-)
+from metasp.influence.second_order import Layout
+from metasp.influence.tape import Recorded, products_from_tape, record_in_scope
 
 
 @dataclass(frozen=True)
 class Influence:
     """Influence of each example of a batch; vectors of shape (n,), negative is helpful.
 
-    ``path`` says which exact way computed it: "tape", "dot", "forward-mode", "double-backward" or
+    ``path`` says which exact way computed it: "tape", "forward-mode", "double-backward" or
     "one-by-one".
     ``old_loss`` and ``new_loss`` are the mean losses of the goals after the pseudo update.
-    With ``ranks`` the vectors are those of the whole batch, and ``own`` is this rank's part.
     """
 
     stability: Tensor
@@ -66,7 +63,6 @@ class Influence:
     path: str
     old_loss: float
     new_loss: float
-    own: "slice[int | None, int | None, int | None]" = field(default_factory=lambda: slice(None))
     fixed_gamma: float | None = None
 
     @property
@@ -92,7 +88,6 @@ class Options(TypedDict, total=False):
     clip_norm: float | None
     gamma: float | None
     recorded: Recorded | None
-    ranks: Sharing | None
 
 
 def sp_influence(
@@ -105,7 +100,8 @@ def sp_influence(
     steps: int = 1,
     **options: Unpack[Options],
 ) -> Influence:
-    """How each example of ``batch`` moves the loss on ``old`` and ``new`` data, and both fused.
+    """Compute how each example of ``batch`` moves the loss on ``old`` and ``new`` data, and both
+    fused.
 
     ``I_i`` is the derivative of the goal's mean loss after ``steps`` pseudo updates on the batch
     for the weight of example i (weights are 1/n + E_i, E is not divided by n). ``loss_fn(outputs,
@@ -120,24 +116,21 @@ def sp_influence(
       ``clip_grad_norm_``;
     - ``scope``: a prefix of parameter names or a predicate on them; only those parameters move;
     - ``gamma``: fix the weight of stability instead of fusing;
-    - ``recorded``: an earlier `record` of this batch, to share its forward pass;
-    - ``ranks``: a `Ranks` over which batch and goals are split; each rank passes its shards and
-      gets the influence of the whole batch.
+    - ``recorded``: an earlier `record` of this batch, to share its forward pass.
 
-    The model, its buffers, gradients and mode, and the random state stay as they are.
+    The model, its buffers, gradients and mode, and the random state stay as they are. The result is
+    right or refused: the products behind it are compared with the gradient of the mean loss.
     """
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
         raise TypeError(f"sp_influence() got an unexpected keyword argument {min(unknown)!r}")
-    check_gamma(options.get("gamma"))
-    if options.get("ranks") is not None:
-        refuse_synchronised(model)
-    goals = {"old goal": old, "new goal": new}
-    found = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
-    (stability, plasticity), own = (options.get("ranks") or Alone()).gather(found.values)
-    old_loss, new_loss = found.goal_losses
     gamma = options.get("gamma")
-    return Influence(stability, plasticity, found.path, old_loss, new_loss, own, gamma)
+    check_gamma(gamma)
+    goals = {"old goal": old, "new goal": new}
+    result = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
+    stability, plasticity = result.values
+    old_loss, new_loss = result.goal_losses
+    return Influence(stability, plasticity, result.path, old_loss, new_loss, gamma)
 
 
 def example_influence(
@@ -152,18 +145,18 @@ def example_influence(
     clip_norm: float | None = None,
     recorded: Recorded | None = None,
 ) -> Tensor:
-    """The influence of each example of ``batch`` on the mean loss of one ``goal``, shape (n,).
+    """Compute the influence of each example of ``batch`` on the mean loss of one ``goal``, shape
+    (n,).
 
     See `sp_influence` for scale, sign and options.
     """
     options: Options = {"optimizer": optimizer, "scope": scope, "clip_norm": clip_norm}
     options["recorded"] = recorded
-    found = _influence(model, loss_fn, (batch, {"goal": goal}), (lr, steps), options)
-    return found.values[0]
+    return _influence(model, loss_fn, (batch, {"goal": goal}), (lr, steps), options).values[0]
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Result:
     values: Tensor  # (goals, n)
     path: str
     goal_losses: list[float]
@@ -175,16 +168,19 @@ def _influence(
     data: tuple[Pair, Mapping[str, Pair]],
     step: tuple[float | None, int],
     options: Options,
-) -> _Found:
-    """The influence on each goal, after checking everything the user gave."""
+) -> _Result:
+    """Compute the influence on each goal, after checking everything the user gave."""
     batch, goals = data
     lr, steps = step
     optimizer, recorded = options.get("optimizer"), options.get("recorded")
     if lr is None and optimizer is None:
         raise UserError("the pseudo step has no size: give lr, or an optimizer.")
     check_steps(steps)
+    check_traps(model, ())
     rule: Any = lr if optimizer is None else optimizer
     plan = make_plan(model, rule, options.get("scope"), lr, options.get("clip_norm"))
+    named = dict(model.named_parameters())
+    check_traps(model, [named[name] for name in plan.params])
     device = next(iter(plan.params.values())).device
     batch = checked_pair(batch, device, "batch")
     goals = {what: checked_pair(pair, device, what) for what, pair in goals.items()}
@@ -199,156 +195,152 @@ def _influence(
         kept_values(model),
         torch.inference_mode(False),
         torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+        translated(),
     ):
-        if recorded is None:
-            with enough_values(BATCHNORM_NEEDS_TWO):
-                recorded = record_in_scope(model, loss_fn, batch, plan)
+        if recorded is None or recorded.tape.autocast:
+            origin = None if recorded is None else recorded.origin
+            recorded = record_in_scope(model, loss_fn, batch, plan, origin)
+        tape = recorded.tape
+        check_tape(tape.trap, tape.second_order_trap if steps > 1 else None)
         problem = Problem(model, loss_fn, batch, recorded.origin)
-        ranks = options.get("ranks") or Alone()
-        return _by_adjoint(problem, recorded, plan, (goals, ranks), steps)
-
-
-def _batch_gradient(problem: Problem, recorded: Recorded, plan: Plan) -> Named:
-    """The gradient of the batch's mean loss on the kept graph. Where examples are apart, the
-    gradients where parameters enter the rows are left in ``recorded.deltas``."""
-    names = list(plan.params)
-    edges = recorded.tape.edges() if recorded.tape.separable() else {}
-    targets: list[Any] = [recorded.params[k] for k in names]
-    try:
-        found = torch.autograd.grad(
-            recorded.losses.mean(), [*targets, *edges.values()], retain_graph=True,
-            allow_unused=True,
-        )  # fmt: skip
-    except RuntimeError as error:
-        if "second time" not in str(error):
-            raise
-        raise UserError(
-            "the graph of this recorded pass is used up: measure its influence before backward()."
-        ) from error
-    grads = {k: dense(g) for k, g in zip(names, found) if g is not None}
-    at_rows = zip(edges, found[len(names) :])
-    recorded.deltas.update({i: g for i, g in at_rows if g is not None})
-    check_finite(
-        recorded.losses.detach(), grads, "batch", lambda: find_culprit(problem, plan.params)
-    )
-    return grads
+        try:
+            return _by_adjoint(problem, goals, recorded, plan, steps)
+        except Disagree as error:
+            raise UserError(DISAGREE) from error
 
 
 def _by_adjoint(
     problem: Problem,
+    goals: Mapping[str, Pair],
     recorded: Recorded,
     plan: Plan,
-    shared: tuple[Mapping[str, Pair], Sharing],
     steps: int,
-) -> _Found:
-    """Forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
-    goals, ranks = shared
-    n = len(recorded.losses)
-
-    def first() -> list[Part]:
-        return [(_batch_gradient(problem, recorded, plan), n)]
-
-    (grads,) = ranks.means(first, [plan.params])
+) -> _Result:
+    """Go forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
+    grads = _recorded_gradient(recorded, plan)
     if not grads:
         raise UserError(
             "the batch's loss uses no parameter in scope: check the scope's name or the model."
         )
     plan = plan.restrict(grads)
     taken = plan.step(plan.params, grads, plan.update.state)
-    trail, theta = [(plan.params, taken.back)], _laid_out(taken.theta, recorded)
+    loss = recorded.losses.detach().abs().mean()
+    trail = [_At(plan.params, grads, loss, taken.back)]
+    theta = _laid_out(taken.theta, recorded)
     for _ in range(1, steps):
-        (grads,) = ranks.means(
-            partial(_gradients, problem, {"batch": problem.batch}, theta), [theta]
-        )
+        loss, grads = gradient(problem, theta)
         if lost := plan.params.keys() - grads.keys():
             raise UserError(
                 f"{min(lost)} has no gradient after a pseudo step, because the model then takes "
                 "another path: use steps=1."
             )
         taken = plan.step(theta, grads, taken.state)
-        trail.append((theta, taken.back))
+        trail.append(_At(theta, grads, loss, taken.back))
         theta = _laid_out(taken.theta, recorded)
 
-    like = {**theta, LOSS: recorded.losses.new_zeros(())}
-    ps = ranks.means(partial(_gradients, problem, goals, theta), [like] * len(goals))
-    losses = [float(v.pop(LOSS)) for v in ps]
-    p = {k: torch.stack([v.get(k, torch.zeros_like(t)) for v in ps]) for k, t in theta.items()}
-    del ps, theta, taken
+    # p = the gradient of each goal's mean loss at the parameters after the last step.
+    each = [gradient(replace(problem, batch=g, what=what), theta) for what, g in goals.items()]
+    losses = [float(loss) for loss, _ in each]
+    p = {k: torch.stack([v.get(k, torch.zeros_like(t)) for _, v in each]) for k, t in theta.items()}
+    del each, theta, taken
 
     q: State | None = None
     total: Tensor | None = None
     for _ in range(1, steps):
-        theta, back = trail.pop()
-        s, direct, q, decay = back(p, q, True)
-        product, curved = _curvature(problem, theta, s)
-        (curved,) = ranks.means(partial(_whole, curved, n), [curved])
+        at = trail.pop()
+        s, direct, q, decay = at.back(p, q, True)
+        product, curved = _curvature(problem, at, s)
         total = product if total is None else total + product
         p = {k: t + curved[k] + s[k] * decay.get(k, 0.0) for k, t in direct.items()}
-    s = trail.pop()[1](p, q, False).gradient
-    product, path = _first_product(problem, recorded, plan, s)
-    return _Found(product if total is None else total + product, path, losses)
+    at = trail.pop()
+    s = at.back(p, q, False).gradient
+    product, path = _first_product(problem, recorded, at, s)
+    return _Result(product if total is None else total + product, path, losses)
+
+
+class _At(NamedTuple):
+    """What is known where a pseudo step began, and the way back through it."""
+
+    theta: Named
+    grads: Named
+    loss: Tensor
+    back: Callable[[Named, State | None, bool], Adjoint]
+
+
+def _recorded_gradient(recorded: Recorded, plan: Plan) -> Named:
+    """Return the gradient of the batch's mean loss on the kept graph."""
+    names = list(plan.params)
+    slopes = torch.autograd.grad(
+        recorded.losses.mean(), [recorded.params[k] for k in names], retain_graph=True,
+        allow_unused=True,
+    )  # fmt: skip
+    grads = {k: dense(g) for k, g in zip(names, slopes) if g is not None}
+    check_finite(recorded.losses.detach(), grads, "batch")
+    return grads
 
 
 def _laid_out(theta: Named, recorded: Recorded) -> Named:
-    """Parameters that make the passes through the model faster, where it does not look at how
-    images lie in memory: convolutions follow their weights; see `Layout`."""
+    """Return parameters that make the passes through the model faster, where it does not look at
+    how images lie in memory: convolutions follow their weights; see `Layout`."""
     free = recorded.tape.usable() and recorded.tape.any_layout
     return {k: Layout().of(t) for k, t in theta.items()} if free else theta
 
 
-def _gradients(problem: Problem, pairs: Mapping[str, Pair], theta: Named) -> list[Part]:
-    """The gradient of each pair's mean loss at ``theta``, with that loss under a name of its own,
-    and the number of examples."""
-    parts = []
-    for what, pair in pairs.items():
-        with enough_values(BATCHNORM_NEEDS_TWO):  # here, so that other ranks hear of it
-            loss, grads = gradient(replace(problem, batch=pair, what=what), theta)
-        parts.append(({**grads, LOSS: loss}, len(pair[1])))
-    return parts
-
-
-def _whole(values: Named, count: int) -> list[Part]:
-    """One part that is there already."""
-    return [(values, count)]
-
-
-def _curvature(problem: Problem, theta: Named, s: Named) -> tuple[Tensor, Named]:
-    """J s and H s of the batch at ``theta``."""
-    for way in (from_tape, forward_over_reverse):
+def _curvature(problem: Problem, at: _At, s: Named) -> tuple[Tensor, Named]:
+    """Return J s and H s of the batch where a step began."""
+    for way in (products_from_tape, forward_over_reverse):
         try:
-            return way(problem, theta, s)
-        except Unsupported:
+            product, curved = way(problem, at.theta, s)
+            _check(product, curved, at, s)
+            return product, curved
+        except (Unsupported, Disagree):
             pass
     try:
-        return double_backward(problem, theta, s)
+        product, curved = double_backward(problem, at.theta, s)
     except Unsupported as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise UserError(
             "more than one pseudo step needs second derivatives, and this model has none "
             f"({reason}): use steps=1."
         ) from error
+    if not follows_the_loss(problem, at.theta, at.grads):
+        raise Disagree
+    _check(product, curved, at, s)
+    return product, curved
 
 
-def _first_product(
-    problem: Problem, recorded: Recorded, plan: Plan, s: Named
-) -> tuple[Tensor, str]:
-    """J s at the parameters themselves, from the recorded pass where that is possible."""
+def _first_product(problem: Problem, recorded: Recorded, at: _At, s: Named) -> tuple[Tensor, str]:
+    """Return J s at the parameters themselves, from the recorded pass where that is possible."""
     tape = recorded.tape
     if tape.usable():
         shape = (next(iter(s.values())).shape[0], len(recorded.losses))
         seeds = tape.seeds({id(recorded.params[k]): t for k, t in s.items()})
         try:
             with torch.no_grad():
-                if tape.separable():
-                    return tape.dot(seeds, recorded.deltas, shape), "dot"
-                return tape.push(seeds, shape), "tape"
+                product = tape.push(seeds, shape)
+            check_slopes(product, s, at.grads, at.loss)
+            return product, "tape"
         except Unsupported:
             pass
     try:
-        return forward_mode(problem, plan.params, s), "forward-mode"
-    except Unsupported:
+        product = forward_mode(problem, at.theta, s)
+        check_slopes(product, s, at.grads, at.loss)
+        return product, "forward-mode"
+    except (Unsupported, Disagree):
         pass
+    if not follows_the_loss(problem, at.theta, at.grads):
+        raise Disagree
     try:
-        return double_backward(problem, plan.params, s)[0], "double-backward"
+        product, path = double_backward(problem, at.theta, s)[0], "double-backward"
     except Unsupported:
-        return one_by_one(recorded.losses, recorded.params, s), "one-by-one"
+        product, path = one_by_one(recorded.losses, recorded.params, s), "one-by-one"
+    check_slopes(product, s, at.grads, at.loss)
+    return product, path
+
+
+def _check(product: Tensor, curved: Named, at: _At, s: Named) -> None:
+    """Raise `Disagree` unless the products fit the gradient and each other."""
+    check_slopes(product, s, at.grads, at.loss)
+    if len(product) == 2:
+        check_symmetric(curved, s)

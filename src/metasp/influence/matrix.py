@@ -6,38 +6,57 @@ of a single example is formed where all parameters are in such layers.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from metasp.influence.checks import checked_pair
+from metasp.errors import UserError
+from metasp.influence.checks import (
+    DISAGREE,
+    Disagree,
+    check_slopes,
+    check_tape,
+    check_traps,
+    checked_pair,
+)
+from metasp.influence.fallback import one_by_one
+from metasp.influence.jvp_rules import Unsupported
 from metasp.influence.origin import kept_random_state, kept_values
-from metasp.influence.paths import one_by_one
 from metasp.influence.pseudo import LossOf, Named, Outputs, Pair, dense, make_plan
-from metasp.influence.recorded import Recorded, record_in_scope
-from metasp.influence.rules import Unsupported
+from metasp.influence.tape import Recorded, record_in_scope
 
-CHUNK = 64  # goals whose gradients are held at one time, where they must be
+CHUNK = 64  # goals whose gradients are in memory at one time, where they must be
+ELEMENTWISE = frozenset((
+    F.relu, torch.relu, Tensor.relu, F.gelu, F.silu, F.leaky_relu, F.elu, F.selu, F.softplus,
+    F.hardswish, F.mish, F.relu6, F.hardtanh, torch.tanh, Tensor.tanh, torch.sigmoid,
+    Tensor.sigmoid, F.dropout, F.cross_entropy,
+))  # fmt: skip
+"""Calls after which each row still belongs to one example."""
 
 
 def influence_matrix(
     model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair, goal: Pair, lr: float = 1.0
 ) -> Tensor:
-    """-lr <gradient of goal j's loss, gradient of example i's loss>, shape (goals, examples): what
-    `example_influence` tends to for small steps, on each goal alone; negative is helpful. The model
-    stays as it is."""
+    """Compute -lr <gradient of goal j's loss, gradient of example i's loss>, shape (goals,
+    examples): what `example_influence` tends to for small steps, on each goal alone; negative is
+    helpful. The model stays as it is."""
+    check_traps(model)
     plan = make_plan(model, lr)
     device = next(iter(plan.params.values())).device
     batch, goal = checked_pair(batch, device, "batch"), checked_pair(goal, device, "goal")
     with kept_random_state(device), kept_values(model), torch.enable_grad():
-        aims, rows = (record_in_scope(model, loss_fn, pair, plan) for pair in (goal, batch))
-        products = _by_layers(aims, rows)
+        goals, examples = (record_in_scope(model, loss_fn, pair, plan) for pair in (goal, batch))
+        for recorded in (goals, examples):
+            check_tape(recorded.tape.trap)
+        products = _by_layers(goals, examples)
         if products is None:
-            products = _by_gradients(aims, rows, list(plan.params))
+            products = _by_gradients(goals, examples, list(plan.params))
     return products.mul_(-lr)
 
 
-def _by_layers(goal: Recorded, batch: Recorded) -> Tensor | None:
-    """The inner products of gradients, where each parameter is in one linear layer of rows."""
-    layers = [_layers(each) for each in (goal, batch)]
+def _by_layers(goals: Recorded, examples: Recorded) -> Tensor | None:
+    """Return the inner products of gradients, where each parameter is in one linear layer of
+    rows."""
+    layers = [_layers(recorded) for recorded in (goals, examples)]
     if layers[0] is None or layers[1] is None or len(layers[0]) != len(layers[1]):
         return None
     total: Tensor | None = None
@@ -51,47 +70,62 @@ def _by_layers(goal: Recorded, batch: Recorded) -> Tensor | None:
 
 
 def _layers(recorded: Recorded) -> list[tuple[Tensor, Tensor, tuple[int, ...]]] | None:
-    """Of each linear layer what enters it, the gradient at its outputs, and its parameters."""
+    """Return of each linear layer what enters it, the gradient at its outputs, and its parameters;
+    None where the network is not made of linear layers and functions of single numbers alone."""
     tape = recorded.tape
-    if not tape.separable():
+    if not tape.usable():
         return None
-    edges = tape.edges()
-    fans = [tape.entries[i].how.fan for i in edges]
-    params = [tuple(s for s in tape.entries[i].inputs if s in tape.leaves) for i in edges]
-    used = [slot for entry in tape.entries for slot in entry.inputs if slot in tape.leaves]
-    inside = [slot for slots in params for slot in slots]
-    if len(set(used)) != len(used) or sorted(used) != sorted(inside):
+    layers = [entry for entry in tape.entries if entry.how.fan is not None]
+    others = [entry for entry in tape.entries if entry.how.fan is None]
+    plain = all(
+        entry.func in ELEMENTWISE and len(entry.inputs) == 1 and entry.inputs[0] not in tape.leaves
+        for entry in others
+    )
+    slots = [tuple(s for s in entry.inputs if s in tape.leaves) for entry in layers]
+    used = [slot for group in slots for slot in group]
+    if not plain or not layers or len(set(used)) != len(used):
         return None
-    if any(fan is None for fan in fans):
+    n = len(recorded.losses)
+    fans = [entry.how.fan for entry in layers if entry.how.fan is not None]
+    weighted = all(entry.inputs[1] in tape.leaves for entry in layers)
+    if not weighted or any(entry.inputs[0] in tape.leaves for entry in layers):
         return None
-    ends = list(edges.values())
+    if any(len(fan) != n for fan in fans):
+        return None
+    ends = [entry.ends[0] for entry in layers]
     deltas = torch.autograd.grad(recorded.losses.sum(), ends, retain_graph=True)
-    return [
-        (fan, delta, tuple(id(tape.leaves[slot]) for slot in slots))
-        for fan, delta, slots in zip(fans, deltas, params)
-        if fan is not None
-    ]
+    params = [tuple(id(tape.leaves[slot]) for slot in group) for group in slots]
+    return list(zip(fans, deltas, params))
 
 
-def _by_gradients(goal: Recorded, batch: Recorded, names: list[str]) -> Tensor:
-    """The same for any model: the gradient of each goal, along which the losses are pushed."""
-    leaves: list[Tensor] = [goal.params[name] for name in names]
+def _by_gradients(goals: Recorded, examples: Recorded, names: list[str]) -> Tensor:
+    """Return the same for any model: the gradient of each goal, along which the losses of the
+    examples are pushed."""
+    mean = _gradient(examples, examples.losses.mean(), names)
     parts = []
-    for some in torch.split(goal.losses, CHUNK):
-        rows: list[Named] = []
-        for loss in some:
-            grads = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
-            rows.append(
-                {k: torch.zeros_like(p) if g is None else dense(g)
-                 for k, p, g in zip(names, leaves, grads)}
-            )  # fmt: skip
+    for some in torch.split(goals.losses, CHUNK):
+        rows = [_gradient(goals, loss, names) for loss in some]
         along = {k: torch.stack([row[k] for row in rows]) for k in names}
-        parts.append(_slopes(batch, along))
+        product = _slopes(examples, along)
+        try:
+            check_slopes(product, along, mean, examples.losses.detach().abs().mean())
+        except Disagree as error:
+            raise UserError(DISAGREE) from error
+        parts.append(product)
     return torch.cat(parts)
 
 
+def _gradient(recorded: Recorded, loss: Tensor, names: list[str]) -> Named:
+    """Return the gradient of a loss for each parameter."""
+    leaves = [recorded.params[name] for name in names]
+    grads = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+    return {
+        k: torch.zeros_like(p) if g is None else dense(g) for k, p, g in zip(names, leaves, grads)
+    }
+
+
 def _slopes(recorded: Recorded, along: Named) -> Tensor:
-    """The slope of each loss along each direction, by the tape or one example at a time."""
+    """Return the slope of each loss along each direction, by the tape or one example at a time."""
     count, tape = next(iter(along.values())).shape[0], recorded.tape
     if tape.usable():
         seeds = tape.seeds({id(recorded.params[k]): t for k, t in along.items()})

@@ -1,8 +1,10 @@
-"""What every forward pass starts from, so that nothing drifts: buffers and random state."""
+"""Where every forward pass starts: buffers, attributes and random state, so that nothing drifts."""
 
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from metasp.errors import UserError
+from metasp.influence.checks import check_functional as check_functional
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class RandomState:
 
     @classmethod
     def capture(cls, device: torch.device, torch_only: bool = False) -> "RandomState":
-        """The state now; ``device`` is where the model lives."""
+        """Return the state now; ``device`` is where the model lives."""
         accelerator = None
         if device.type == "cuda":
             accelerator = torch.cuda.get_rng_state(device)
@@ -59,31 +61,79 @@ def kept_random_state(device: torch.device) -> Iterator[RandomState]:
         state.restore()
 
 
+Attributes = list[tuple[nn.Module, dict[str, Any]]]
+_MODULE = frozenset(vars(nn.Module()))  # what every module has, such as its list of hooks
+_CONTAINERS = (list, dict, set, deque)
+
+
+def attributes_of(model: nn.Module) -> Attributes:
+    """Return the plain attributes of each module, such as a counter that its forward pass moves."""
+    return [(module, dict(vars(module))) for module in model.modules()]
+
+
+def copied_containers(attributes: Attributes) -> Attributes:
+    """Copy the lists, dictionaries and sets among the attributes, which a pass may append to."""
+    found: Attributes = []
+    for module, values in attributes:
+        fresh = {
+            name: copy(value)
+            for name, value in values.items()
+            if type(value) in _CONTAINERS and name not in _MODULE
+        }
+        found.append((module, {**values, **fresh} if fresh else values))
+    return found
+
+
+def restore_attributes(attributes: Attributes) -> None:
+    """Put plain attributes back, and drop those that were not there."""
+    for module, values in attributes:
+        present = vars(module)
+        if present.keys() != values.keys():
+            present.clear()
+        present.update(values)
+
+
 @dataclass(frozen=True)
 class Origin:
-    """The buffers and the random state that all forward passes of one influence share."""
+    """The buffers, attributes and random state that all forward passes of one influence share."""
 
     buffers: dict[str, Tensor]
+    attributes: Attributes
     random: RandomState
 
     @classmethod
     def of(cls, model: nn.Module, device: torch.device) -> "Origin":
-        """Copies of the model's buffers and random state as they are now."""
+        """Copy the model's buffers, attributes and random state as they are now."""
         check_functional(model)
-        return cls(copies(dict(model.named_buffers())), RandomState.capture(device))
+        buffers = copies(dict(model.named_buffers()))
+        attributes = copied_containers(attributes_of(model))
+        return cls(buffers, attributes, RandomState.capture(device))
 
     @contextmanager
     def at(self, model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
-        """The model with ``params`` in place of its own, from these buffers and random state, until
-        the block ends; see `with_tensors`."""
-        with with_tensors(model, {**copies(self.buffers), **params}):
-            self.random.restore()
-            yield
+        """Put ``params`` in place of the model's own, from these buffers, attributes and random
+        state, until the block ends; see `with_tensors`."""
+        with kept_attributes(model):
+            restore_attributes(copied_containers(self.attributes))
+            with with_tensors(model, {**copies(self.buffers), **params}):
+                self.random.restore()
+                yield
+
+
+@contextmanager
+def kept_attributes(model: nn.Module) -> Iterator[None]:
+    """Put the plain attributes of all modules back on the way out."""
+    before = attributes_of(model)
+    try:
+        yield
+    finally:
+        restore_attributes(before)
 
 
 @contextmanager
 def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Other tensors in place of the model's parameters and buffers, by name, until the block ends.
+    """Put other tensors in place of the model's parameters and buffers, by name, until the block
+    ends.
 
     A backward pass belongs inside: checkpointed layers run again in it. (``functional_call`` ends
     with the forward pass, and loses the parameters of a module that has two names.)
@@ -91,35 +141,48 @@ def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[Non
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     by = {id(named[name]): value for name, value in values.items()}
     slots: list[tuple[Any, str, Tensor | None]] = []
+    made: list[tuple[Any, str, Tensor | None]] = []
     for module in model.modules():
-        for held in (module._parameters, module._buffers):
-            slots += [(held, key, tensor) for key, tensor in held.items() if id(tensor) in by]
-    # Hooks of older kinds (pruning, spectral norm) leave what they make of a parameter as a plain
-    # attribute.
-    made = [(vars(module), key, value) for module in model.modules() if module._forward_pre_hooks
-            for key, value in vars(module).items() if isinstance(value, Tensor)]  # fmt: skip
+        for tensors in (module._parameters, module._buffers):
+            slots += [(tensors, key, tensor) for key, tensor in tensors.items() if id(tensor) in by]
+        if module._forward_pre_hooks:
+            # Hooks of older kinds (pruning, spectral norm) leave what they make of a parameter as
+            # a plain attribute.
+            plain = vars(module)
+            made += [(plain, k, v) for k, v in plain.items() if isinstance(v, Tensor)]
     try:
-        for held, key, tensor in slots:
-            held[key] = by[id(tensor)]
+        for tensors, key, tensor in slots:
+            tensors[key] = by[id(tensor)]
         yield
     finally:
-        for held, key, tensor in [*slots, *made]:
-            held[key] = tensor
+        for tensors, key, tensor in [*slots, *made]:
+            tensors[key] = tensor
 
 
-def check_functional(model: nn.Module) -> None:
-    """Raise if the model cannot run at other parameters than its own."""
-    wrapped = isinstance(model, nn.DataParallel)
-    if wrapped or isinstance(model, torch.jit.ScriptModule):
-        unwrapped = "model.module" if wrapped else "the module it was made of"
-        raise UserError(
-            f"a {'DataParallel' if wrapped else 'scripted'} model cannot take a virtual step: "
-            f"pass {unwrapped} instead."
-        )
+@contextmanager
+def with_values(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Give the model's own parameters other numbers, by name, until the block ends, and make those
+    that are not named constants. Yields the named parameters.
+
+    Whatever refers to a parameter sees these numbers: a list of weights, a closure, a scripted
+    layer, a penalty in the loss. A backward pass belongs inside.
+    """
+    params = dict(model.named_parameters())
+    before = [(p, p.data, p.requires_grad) for p in params.values()]
+    try:
+        for name, p in params.items():
+            p.requires_grad_(name in values)
+            if name in values:
+                p.data = values[name].detach()
+        yield {name: params[name] for name in values}
+    finally:
+        for p, data, needed in before:
+            p.data = data
+            p.requires_grad_(needed)
 
 
 def shortened(model: nn.Module) -> list[Tensor]:
-    """The weights of embeddings with a `max_norm`, which every forward pass shortens."""
+    """Return the weights of embeddings with a `max_norm`, which every forward pass shortens."""
     return [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None
             and isinstance(m, nn.Embedding | nn.EmbeddingBag)]  # fmt: skip
 
@@ -138,20 +201,20 @@ def kept_values(model: nn.Module) -> Iterator[None]:
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Detached copies: what a forward pass writes into them stays there."""
+    """Return detached copies: what a forward pass writes into them stays there."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @contextmanager
 def with_parameters(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
-    """The model at ``params`` (any subset of its names) until the block ends, in which a backward
-    pass belongs; its buffers do not move.
+    """Put ``params`` (any subset of the model's names) in place until the block ends, in which a
+    backward pass belongs; its buffers do not move.
 
     The random state does move, as in an ordinary forward pass.
     """
     check_functional(model)
     buffers = copies(dict(model.named_buffers()))
-    with kept_values(model), with_tensors(model, {**buffers, **params}):
+    with kept_values(model), kept_attributes(model), with_tensors(model, {**buffers, **params}):
         yield
 
 

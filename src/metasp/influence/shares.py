@@ -20,10 +20,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function
 
-from metasp.influence.bends import Tangents
-from metasp.influence.layout import Layout
+from metasp.influence.jvp_rules import RULES, Linearised
 from metasp.influence.parallel import Like, Ranks
-from metasp.influence.rules import RULES, Linearised
+from metasp.influence.second_order import Layout, Tangents
 
 
 @dataclass(frozen=True)

@@ -17,28 +17,30 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from metasp.influence.bends import Tangents
-from metasp.influence.generic import again, tensors_in
-from metasp.influence.layout import Layout
-from metasp.influence.origin import RandomState
-from metasp.influence.rowwise import TESTS, makes_rows, stays_in_rows
-from metasp.influence.rules import RULES, Linearised
+from metasp.errors import UserError
+from metasp.influence.checks import check_losses, check_traps, checked_pair, trap_of_call
+from metasp.influence.dual_numbers import again, replaced, tensors_in
+from metasp.influence.jvp_rules import RULES, Linearised, Unsupported
+from metasp.influence.origin import Origin, RandomState, shortened, with_values
+from metasp.influence.pseudo import Loss, LossOf, Named, Outputs, Pair, Plan, Problem
+from metasp.influence.second_order import Layout, Tangents
+from metasp.trees import call, same
 
 
 @dataclass(frozen=True)
 class Entry:
     """One linearised call. Slots number the values on the tape; None is a constant."""
 
+    func: Callable[..., Any]
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
     how: Linearised
     saved: tuple[tuple[Tensor, int], ...]
-    edge: GradientEdge | None  # where parameters enter the rows of the batch: see `dot`
-    ends: tuple[GradientEdge, ...]  # of the outputs: see `metasp.influence.curved`
+    ends: tuple[GradientEdge, ...]  # of the outputs: where their gradients arrive
 
 
 @dataclass
@@ -47,14 +49,16 @@ class Tape:
 
     entries: list[Entry] = field(default_factory=list)
     leaves: dict[int, Tensor] = field(default_factory=dict)
-    rows: set[int] = field(default_factory=set)
-    coupled: str | None = None
     broken: str | None = None
+    trap: str | None = None  # a call through which no influence is right, as a sentence
+    second_order_trap: str | None = None  # or none of several steps
     losses: int | None = None
     any_layout: bool = True  # whether images may lie in memory otherwise than they did
+    autocast: bool = False
 
     def usable(self) -> bool:
-        """Whether tangents can be pushed: nothing unknown happened and no saved value changed."""
+        """Return whether tangents can be pushed: nothing unknown happened and no saved value
+        changed."""
         if self.broken is None:
             for entry in self.entries:
                 for tensor, version in entry.saved:
@@ -62,22 +66,18 @@ class Tape:
                         self.broken = "a saved value was changed in place"
         return self.broken is None
 
-    def separable(self) -> bool:
-        """Whether each example's loss is provably computed from its own row alone."""
-        return self.usable() and self.coupled is None and self.losses in self.rows
-
     def seeds(self, tangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Tangents by slot, from tangents by ``id`` of the leaf tensor."""
+        """Return tangents by slot, from tangents by ``id`` of the leaf tensor."""
         return {slot: tangents[id(t)] for slot, t in self.leaves.items() if id(t) in tangents}
 
     def push(
         self,
         seeds: Mapping[int, Tensor],
         shape: tuple[int, int],
-        kept: dict[int, Tangents] | None = None,
+        incoming_of: dict[int, Tangents] | None = None,
     ) -> Tensor:
-        """The tangents of the losses, ``shape`` = (directions, n). Into ``kept`` go those that
-        enter each entry whose gradients move with them, by entry."""
+        """Return the tangents of the losses, ``shape`` = (directions, n). Into ``incoming_of`` go
+        those that enter each entry whose gradients move with them, by entry."""
         tangents, layout = dict(seeds), Layout()
         last = {
             slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None
@@ -87,72 +87,43 @@ class Tape:
             for slot in entry.inputs:
                 if slot is not None and last[slot] == i:
                     tangents.pop(slot, None)
-            if kept is not None and entry.how.bend is not None:
-                kept[i] = incoming
+            if incoming_of is not None and entry.how.bend is not None:
+                incoming_of[i] = incoming
             if any(t is not None for t in incoming):
                 for slot, out in zip(entry.outputs, entry.how.push(incoming, layout)):
                     if out is not None:
                         tangents[slot] = out
         assert self.losses is not None
-        found = tangents.get(self.losses)
-        return next(iter(seeds.values())).new_zeros(shape) if found is None else found
+        product = tangents.get(self.losses)
+        return next(iter(seeds.values())).new_zeros(shape) if product is None else product
 
-    def dot(
-        self, seeds: Mapping[int, Tensor], deltas: Mapping[int, Tensor], shape: tuple[int, int]
-    ) -> Tensor:
-        """The tangents of the losses of a `separable` tape, ``shape`` = (directions, n).
+    def pull(
+        self, incoming_of: dict[int, Tangents], deltas: list[list[Tensor | None]], count: int
+    ) -> dict[int, Tensor]:
+        """Return how the gradients of the leaves move, by slot, when the tangents of `push` move
+        the values; ``deltas`` are the gradients of each entry's outputs."""
+        moves: dict[int, Tensor] = {}
+        layout = Layout()
+        for i in range(len(self.entries) - 1, -1, -1):
+            entry, delta = self.entries[i], deltas.pop()
+            bents = [moves.pop(slot, None) for slot in entry.outputs]
+            parts: Tangents = []
+            if entry.how.bend is not None and any(d is not None for d in delta):
+                moving = [_zero_if_still(bent, d, count) for bent, d in zip(bents, delta)]
+                parts = entry.how.bend(incoming_of.pop(i), delta, moving, layout)
+            elif entry.how.pull is not None and bents[0] is not None:
+                parts = entry.how.pull(bents[0], layout)
+            for slot, part in zip(entry.inputs, parts):
+                if slot is not None and part is not None:
+                    moves[slot] = moves[slot] + part if slot in moves else part
+        return moves
 
-        Where a parameter enters the rows, the tangent it causes is weighted with that row's
-        ``deltas`` (by entry: the gradient of the mean of the losses for the entry's result) and
-        need not travel any further, for it reaches no other row.
-        """
-        tangents, layout = dict(seeds), Layout()
-        total = next(iter(seeds.values())).new_zeros(shape)
-        rows = shape[1]
-        for i, entry in enumerate(self.entries):
-            incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
-            if all(t is None for t in incoming):
-                continue
-            ends = entry.outputs[0] in self.rows
-            if ends and i not in deltas:
-                continue
-            if ends and entry.how.dot is not None and len(incoming) > 1 and incoming[0] is None:
-                total += rows * entry.how.dot(incoming, deltas[i], layout)
-                continue
-            outgoing = entry.how.push(incoming, layout)
-            if ends:
-                if outgoing[0] is not None:
-                    delta = (deltas[i] * rows).reshape(1, rows, -1)
-                    total += torch.linalg.vecdot(outgoing[0].reshape(*shape, -1), delta)
-            else:
-                tangents.update({s: t for s, t in zip(entry.outputs, outgoing) if t is not None})
-        return total
 
-    def edges(self) -> dict[int, GradientEdge]:
-        """The gradient edges that `dot` needs, by entry."""
-        return {i: e.edge for i, e in enumerate(self.entries) if e.edge is not None}
-
-    def slopes(
-        self, deltas: Mapping[int, Tensor], weights: Tensor
-    ) -> list[tuple[Tensor, Tensor]] | None:
-        """The leaves of a `separable` tape, each with a part of its gradient for the weighted sum
-        of the losses; None where an operation makes that difficult.
-
-        ``deltas`` are those of `dot`: each row is that of its own loss, whatever its weight."""
-        found: list[tuple[Tensor, Tensor]] = []
-        factors = weights * len(weights)
-        for i, entry in enumerate(self.entries):
-            first, *others = entry.inputs
-            if entry.edge is None and not any(slot in self.leaves for slot in entry.inputs):
-                continue
-            plain = first not in self.leaves and all(s is None or s in self.leaves for s in others)
-            if entry.edge is None or entry.how.slope is None or not plain:
-                return None
-            if i in deltas:
-                by_row = factors.view(-1, *[1] * (deltas[i].dim() - 1))
-                grads = entry.how.slope(deltas[i] * by_row)
-                found += [(self.leaves[s], g) for s, g in zip(others, grads) if s is not None]
-        return found
+def _zero_if_still(bent: Tensor | None, delta: Tensor | None, count: int) -> Tensor | None:
+    """Return zeros where a gradient does not move; None where there is none."""
+    if delta is None or bent is not None:
+        return bent
+    return delta.new_zeros(count, *delta.shape)
 
 
 LAYOUT_BOUND = frozenset((
@@ -161,19 +132,33 @@ LAYOUT_BOUND = frozenset((
 ))  # fmt: skip
 """Calls on images whose answer hangs on how these lie in memory."""
 
+ANY_LAYOUT = frozenset((
+    F.gelu, F.silu, F.leaky_relu, F.elu, F.selu, F.softplus, F.hardswish, F.mish, F.relu6,
+    F.hardtanh, torch.tanh, Tensor.tanh, torch.sigmoid, Tensor.sigmoid, F.logsigmoid,
+    torch.exp, Tensor.exp, Tensor.contiguous, Tensor.clone, Tensor.float, Tensor.double,
+    torch.mul, Tensor.mul, torch.div, Tensor.div, Tensor.__truediv__,
+    F.max_pool2d, torch.max_pool2d, torch.mean, Tensor.mean, torch.sum, Tensor.sum,
+    torch.softmax, Tensor.softmax, torch.log_softmax, Tensor.log_softmax, F.softmax,
+    F.log_softmax, torch.cat, torch.chunk, Tensor.chunk, torch.matmul, Tensor.matmul, torch.bmm,
+    Tensor.bmm, F.scaled_dot_product_attention, F.layer_norm, F.group_norm, torch.transpose,
+    Tensor.transpose, torch.permute, Tensor.permute, Tensor.unflatten, Tensor.__getitem__,
+    F.cross_entropy, F.nll_loss,
+))  # fmt: skip
+"""Calls without a rule of ours whose answer does not."""
+
 
 class Recorder(TorchFunctionMode):
     """Runs every call unchanged and writes its linearisation on a tape."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.tape = Tape()
-        self._n = rows
         self._device = device
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         self._slots = 0
         if torch.is_autocast_enabled(device.type):
             self.tape.broken = "autocast changes the types inside the operations"
+            self.tape.autocast = True
 
     def __torch_function__(
         self,
@@ -186,6 +171,7 @@ class Recorder(TorchFunctionMode):
         if func in LAYOUT_BOUND:
             images = (t for t in tensors_in((args, kwargs)) if t.dim() == 4)
             self.tape.any_layout &= all(t.shape[2:] == (1, 1) for t in images)
+        self._note_trap(func, args, kwargs)
         if self.tape.broken is not None or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         tensors = tensors_in((args, kwargs))
@@ -202,15 +188,25 @@ class Recorder(TorchFunctionMode):
         state = RandomState.capture(self._device, torch_only=True) if repeats else None
         out = func(*args, **kwargs)
         if self.tape.broken is None:
+            out = _apart(out)
             self._write(func, (args, kwargs), out, (tensors, versions, slots), state)
         return out
 
     def finish(self, losses: Tensor) -> Tape:
-        """The tape that ends in ``losses``, shape (n,)."""
+        """Return the tape that ends in ``losses``, shape (n,)."""
         if self.tape.broken is None:
             self.tape.losses = self._slot(losses)
         self._seen.clear()
         return self.tape
+
+    def _note_trap(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        trap = trap_of_call(func, args, kwargs)
+        if trap is not None and trap.second_order_only:
+            self.tape.second_order_trap = trap.sentence
+        elif trap is not None:
+            self.tape.trap = trap.sentence
 
     def _note_inplace(self, out: Tensor) -> None:
         # requires_grad_() on a fresh tensor is a new leaf; anything else came from nowhere.
@@ -218,7 +214,7 @@ class Recorder(TorchFunctionMode):
             self.tape.broken = "a graph began inside an operation"
 
     def _slot(self, tensor: Tensor) -> int:
-        """The slot of a tensor that requires grad; a new one for a leaf."""
+        """Return the slot of a tensor that requires grad; a new one for a leaf."""
         known = self._seen.get(id(tensor))
         if known is not None and known[0]() is tensor:
             if known[2] != tensor._version:
@@ -250,7 +246,7 @@ class Recorder(TorchFunctionMode):
         if not outputs or (not changed and any(out is t for t in tensors)):
             return  # nothing differentiable, or the very tensor that came in
         rule = RULES.get(func)
-        if rule is None and func not in TESTS:  # it may look at how its arguments lie in memory
+        if rule is None and func not in ANY_LAYOUT:  # it may look at how its arguments lie
             self.tape.any_layout = False
         linear: Linearised | None = None
         if rule is not None:
@@ -265,35 +261,120 @@ class Recorder(TorchFunctionMode):
                 return
             linear = again(func, call, tensors, out, state)
         inputs = tuple(slots.get(id(t)) for t in linear.inputs)
-        row = self._place(func, call, out, {i for i in inputs if i is not None}, slots)
         results = tuple(self._new_slot(t) for t in outputs)
-        edge = None
-        if row:
-            self.tape.rows.update(results)
-            if any(i is not None and i not in self.tape.rows for i in inputs):
-                edge = get_gradient_edge(outputs[0])
-                if len(outputs) > 1:
-                    self.tape.coupled = "a parametrised operation with several results"
         saved = tuple((t, t._version) for t in linear.saved)
         ends = tuple(get_gradient_edge(t) for t in outputs)
         how = replace(linear, inputs=())  # the tape keeps no value alive that nobody needs
-        self.tape.entries.append(Entry(inputs, results, how, saved, edge, ends))
+        self.tape.entries.append(Entry(func, inputs, results, how, saved, ends))
 
-    def _place(
-        self,
-        func: Callable[..., Any],
-        call: tuple[tuple[Any, ...], dict[str, Any]],
-        out: Any,
-        inputs: set[int],
-        slots: Mapping[int, int],
-    ) -> bool:
-        """Whether the result has one row per example; notes where rows meet."""
 
-        def is_row(tensor: Tensor) -> bool:
-            return slots.get(id(tensor), 0) in self.tape.rows
+def _apart(out: Any) -> Any:
+    """Return results of one call, none of which is computed from another: the gradient that
+    arrives at each is then that of what follows the call alone. (The cell of an LSTM makes its
+    output of its state.)"""
+    outputs = [t for t in tensors_in(out) if t.requires_grad] if type(out) is tuple else []
+    if len({t.grad_fn for t in outputs}) < 2:
+        return out
+    return replaced(out, {id(t): t.view_as(t) for t in outputs})
 
-        if inputs & self.tape.rows:
-            if self.tape.coupled is None and not stays_in_rows(func, call, out, is_row, self._n):
-                self.tape.coupled = getattr(func, "__name__", str(func))
-            return True
-        return makes_rows(func, call, out, self._n)
+
+@dataclass(frozen=True)
+class Recorded:
+    """One ordinary forward pass on a batch, with its graph and its tape.
+
+    ``losses`` has shape (n,). After the influence the same graph serves the real update:
+    ``(weights * recorded.losses).sum().backward()``.
+    """
+
+    losses: Tensor
+    batch: Pair
+    origin: Origin
+    tape: Tape
+    params: dict[str, nn.Parameter]
+    versions: dict[str, int]  # of the parameters, which count every change but through `.data`
+
+    def check(self, batch: Pair) -> None:
+        """Raise unless it is of this batch, at the parameters as they are."""
+        if not same(self.batch, batch):
+            raise UserError(
+                "this recorded pass is of another batch: record the batch that you pass."
+            )
+        if any(self.params[k]._version != version for k, version in self.versions.items()):
+            raise UserError(
+                "the parameters have moved since this pass was recorded: record the batch again."
+            )
+
+
+def record(model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair) -> Recorded:
+    """Run the ordinary training forward pass on ``batch``, remembered for its influence.
+
+    Losses have the bits of ``loss_fn(model(x), y)``; BatchNorm statistics move once and random
+    numbers are drawn, as in any forward pass.
+    """
+    check_traps(model)
+    params = dict(model.named_parameters())
+    if not params:
+        raise UserError("the model has no parameters: an influence needs trainable ones.")
+    device = next(iter(params.values())).device
+    batch = checked_pair(batch, device, "batch")
+    origin = Origin.of(model, device)
+    recorder = Recorder(device)
+    with recorder:
+        losses = loss_fn(call(model, batch[0]), batch[1])
+        check_losses(losses, len(batch[1]), "batch")
+    return Recorded(losses, batch, origin, recorder.finish(losses), params, versions(model))
+
+
+def versions(model: nn.Module) -> dict[str, int]:
+    """Return how often each parameter was written to, but for those that every forward pass
+    writes."""
+    passing = {id(weight) for weight in shortened(model)}
+    return {k: p._version for k, p in model.named_parameters() if id(p) not in passing}
+
+
+def record_in_scope(
+    model: nn.Module, loss_fn: Loss, batch: Pair, plan: Plan, origin: Origin | None = None
+) -> Recorded:
+    """Run a forward pass whose graph reaches the parameters in scope and nothing below them; it
+    leaves no trace."""
+    device = batch[1].device
+    origin = origin or Origin.of(model, device)
+    recorder = Recorder(device)
+    with origin.at(model, {}), with_values(model, plan.params):
+        with recorder:
+            losses = loss_fn(call(model, batch[0]), batch[1])
+            check_losses(losses, len(batch[1]), "batch")
+        tape = recorder.finish(losses)
+    return Recorded(losses, batch, origin, tape, dict(model.named_parameters()), {})
+
+
+def products_from_tape(problem: Problem, theta: Named, directions: Named) -> tuple[Tensor, Named]:
+    """Return J s, shape (directions, n), and H s (H of the mean loss), in the shapes of
+    ``directions``.
+
+    The tangents of the losses are pushed forward; then the tangents of all gradients travel back.
+    Both share one pass and its gradients.
+    """
+    n, device = len(problem.batch[1]), problem.batch[1].device
+    count = next(iter(directions.values())).shape[0]
+    recorder = Recorder(device)
+    with problem.losses(theta, recorder) as (losses, leaves):
+        tape = recorder.finish(losses)
+        if not tape.usable() or any(
+            e.how.pull is None and e.how.bend is None for e in tape.entries
+        ):
+            raise Unsupported(tape.broken or "the second order of an operation is not known")
+        edges = [edge for entry in tape.entries for edge in entry.ends]
+        grads = iter(torch.autograd.grad(losses.mean(), edges, allow_unused=True))
+        deltas: list[list[Tensor | None]] = [
+            [next(grads) for _ in entry.ends] for entry in tape.entries
+        ]
+        seeds = tape.seeds({id(leaves[k]): s for k, s in directions.items()})
+        incoming_of: dict[int, Tangents] = {}
+        with torch.no_grad():
+            product = tape.push(seeds, (count, n), incoming_of)
+            moves = tape.pull(incoming_of, deltas, count)
+        by_leaf = {id(leaf): moves.get(slot) for slot, leaf in tape.leaves.items()}
+        moved = {k: by_leaf.get(id(leaf)) for k, leaf in leaves.items()}
+    return product, {k: torch.zeros_like(directions[k]) if h is None else h
+                     for k, h in moved.items()}  # fmt: skip

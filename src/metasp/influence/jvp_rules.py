@@ -15,21 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metasp.influence.bends import (
+from metasp.influence.second_order import (
     Bend,
     Convolved,
+    Layout,
     Normal,
     Pull,
-    Slope,
     Tangents,
+    affine,
     bend_convolution,
     bend_linear,
     bend_norm,
-    slope_convolution,
-    slope_linear,
-    slope_norm,
+    room_like,
 )
-from metasp.influence.layout import Layout, affine, room_like
 
 
 class Unsupported(Exception):
@@ -37,27 +35,21 @@ class Unsupported(Exception):
 
 
 Push = Callable[[Tangents, Layout], Tangents]
-Dot = Callable[[Tangents, Tensor, Layout], Tensor]
 
 
 @dataclass(frozen=True)
 class Linearised:
     """Inputs, the map from their tangents to the results' tangents, and the values it needs.
 
-    ``dot`` is for tangents of parameters alone: the inner product of each row of what ``push``
-    makes of them with that row of a tensor like the result, (directions, rows), in fewer passes
-    over memory. ``fan`` is what a linear layer's weight multiplies, rows of it (n, d). ``pull`` or
-    ``bend`` say how its gradients move, ``slope`` gives those of its parameters; see
-    `metasp.influence.bends`."""
+    ``pull`` or ``bend`` say how its gradients move; see `metasp.influence.second_order`. ``fan`` is
+    what a linear layer's weight multiplies, rows of it (n, d)."""
 
     inputs: tuple[Tensor, ...]
     push: Push
     saved: tuple[Tensor, ...] = ()
-    dot: Dot | None = None
-    fan: Tensor | None = None
     pull: Pull | None = None
     bend: Bend | None = None
-    slope: Slope | None = None
+    fan: Tensor | None = None
 
 
 def unstacked(result: Tensor, like: Tensor) -> Tensor:
@@ -72,11 +64,6 @@ def _sum(parts: Sequence[Tensor | None]) -> Tensor | None:
         if part is not None:
             total = part if total is None else total + part
     return total
-
-
-def per_channel(x: Tensor) -> Tensor:
-    """Sums over the pixels, (rows, channels)."""
-    return x.reshape(*x.shape[:2], -1).sum(-1)
 
 
 def _by_weight(op: Callable[..., Tensor], x: Tensor, dw: Tensor, how: tuple[Any, ...]) -> Tensor:
@@ -120,33 +107,11 @@ def _convolution(
             total = part.expand(-1, *out_shape) if total is None else total + part
         return [total]
 
-    def dot(tangents: Tangents, delta: Tensor, layout: Layout) -> Tensor:
-        _, dw, db = (*tangents, None)[:3]
-        delta = layout.of(delta)
-        parts: list[Tensor | None] = [None, None]
-        if dw is not None and groups == 1:
-            # Pixels before channels, as the memory has them where tangents travel.
-            both = op(layout.of(x), dw.flatten(0, 1), None, *how).movedim(1, -1)
-            sides = both.view(*both.shape[:-1], dw.shape[0], -1)
-            product = sides * delta.movedim(1, -1).unsqueeze(-2)
-            parts[0] = product.flatten(1, -3).sum(1).sum(-1).T
-        elif dw is not None:
-            made = _by_weight(op, layout.of(x), dw, how)
-            parts[0] = (made * delta).flatten(2).sum(-1)
-        if db is not None:
-            parts[1] = db @ per_channel(delta).T
-        found = _sum(parts)
-        assert found is not None
-        return found
-
     out_shape = tuple(out.shape)
     inputs = (input, weight) if bias is None else (input, weight, bias)
     called = Convolved.of(w.dim() - 2, *how)
-    linear = Linearised(inputs, push, (x, w), dot)
-    if called is None:
-        return linear
-    bend, slope = bend_convolution(inputs, called), slope_convolution(inputs, called)
-    return replace(linear, bend=bend, slope=slope)
+    bend = None if called is None else bend_convolution(inputs, called)
+    return Linearised(inputs, push, (x, w), bend=bend)
 
 
 def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linearised:
@@ -165,8 +130,7 @@ def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = No
 
     inputs = (input, weight) if bias is None else (input, weight, bias)
     fan = x if x.dim() == 2 else None
-    bend, slope = bend_linear(inputs), slope_linear(inputs)
-    return Linearised(inputs, push, (x, w), fan=fan, bend=bend, slope=slope)
+    return Linearised(inputs, push, (x, w), bend=bend_linear(inputs), fan=fan)
 
 
 def _batch_norm(
@@ -198,8 +162,7 @@ def _batch_norm(
         return None
     mean, inverse = running_mean.clone(), (running_var + eps).rsqrt()
     linear = normalised(read, mean, inverse, eps, None)
-    by = Normal(mean, inverse, None)
-    return replace(linear, bend=bend_norm(read, by), slope=slope_norm(read, by))
+    return replace(linear, bend=bend_norm(read, Normal(mean, inverse, None)))
 
 
 def normalised(
@@ -243,23 +206,9 @@ def normalised(
             one(values, [None if t is None else t[d] for t in (dx, dw, db)], result[d])
         return [result]
 
-    def dot(tangents: Tangents, delta: Tensor, layout: Layout) -> Tensor:
-        parts = list(tangents)[1:]
-        dw = parts.pop(0) if weight_there else None
-        db = parts.pop(0) if bias_there else None
-        delta = layout.of(delta)
-        shift = per_channel(delta)
-        both: list[Tensor | None] = [None, None if db is None else db @ shift.T]
-        if dw is not None:
-            scale = per_channel(delta * layout.of(x)) - shift * mean
-            both[0] = dw @ (scale * inverse).T
-        found = _sum(both)
-        assert found is not None
-        return found
-
     weight_there, bias_there = weight is not None, bias is not None
     inputs = tuple(t for t in read if t is not None)
-    return Linearised(inputs, push, (x,) if w is None else (x, w), dot)
+    return Linearised(inputs, push, (x,) if w is None else (x, w))
 
 
 def _relu(out: Tensor, input: Tensor, inplace: bool = False) -> Linearised:

@@ -1,4 +1,4 @@
-"""The rule for any operation: run it once more on dual numbers."""
+"""Dual numbers, and the rule for any operation: run it once more on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,9 @@ import torch.autograd.forward_ad as fw
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from metasp.influence.bends import Tangents
-from metasp.influence.layout import Layout
+from metasp.influence.jvp_rules import Linearised, Unsupported
 from metasp.influence.origin import RandomState, differentiable_twice, kept_random_state
-from metasp.influence.rules import Linearised, Unsupported
+from metasp.influence.second_order import Layout, Tangents
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

@@ -4,8 +4,7 @@ The gradients of an operation's inputs hang on the gradient of its result and on
 the operation is linear they move with the former alone: a `Pull` takes the tangents of the result's
 gradient, (directions, *shape), to those of the inputs' gradients. For others a `Bend` does, given
 the tangents of the inputs, the gradients of the results and the tangents of these. Neither says
-anything about inputs that need no gradient. A `Slope` is first order: the gradients of an
-operation's parameters, which are all its inputs but the first, from that of its result.
+anything about inputs that need no gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +14,63 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metasp.influence.layout import Layout, affine, room_like
-
 Tangents = Sequence[Tensor | None]
+
+
+class Layout:
+    """Values in the memory format that tangents travel in.
+
+    On the CPU float32 images travel channels-last, whatever the model uses: convolutions are then
+    up to twice as fast, which pays for one copy of each value. The last few copies are kept,
+    because the result of a ReLU is the input of the next convolution.
+    """
+
+    def __init__(self) -> None:
+        self._recent: list[tuple[tuple[int, ...], Tensor]] = []
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return ``x``, copied if its memory format is not the one of the tangents."""
+        if x.dim() != 4 or x.device.type != "cpu" or x.dtype != torch.float32:
+            return x
+        if x.is_contiguous(memory_format=torch.channels_last):
+            return x
+        key = (x.data_ptr(), x._version, *x.shape, *x.stride())
+        for recent, copy in self._recent:
+            if recent == key:
+                return copy
+        copy = x.contiguous(memory_format=torch.channels_last)
+        self._recent = [*self._recent[-2:], (key, copy)]
+        return copy
+
+
 Pull = Callable[[Tensor, Layout], Tangents]
 Bend = Callable[[Tangents, Tangents, Tangents, Layout], Tangents]
-Slope = Callable[[Tensor], Sequence[Tensor]]
+
+
+def room_like(x: Tensor, count: int) -> Tensor:
+    """Return room for ``count`` tensors like x, each in the memory format of x."""
+    template = torch.empty_like(x)
+    size = (count, *x.shape)
+    strides = (template.numel(), *template.stride())
+    return torch.empty_strided(size, strides, dtype=x.dtype, device=x.device)
+
+
+def affine(
+    dx: Tensor | None, scale: Tensor, x: Tensor, slope: Tensor, shift: Tensor, into: Tensor
+) -> None:
+    """into = scale * dx + slope * x + shift, per channel (dimension 1)."""
+    view = (1, -1, *[1] * (x.dim() - 2))
+    if dx is None:
+        torch.mul(x, slope.view(view), out=into)
+        into.add_(shift.view(view))
+        return
+    unit, zero = torch.ones_like(scale), torch.zeros_like(scale)
+    y = torch.batch_norm(dx, scale, shift, zero, unit, False, 0.0, 0.0, False)
+    torch.addcmul(y, x, slope.view(view), out=into)
 
 
 class Convolved(NamedTuple):
-    """How a convolution was called, in the words of its backward kernel."""
+    """The arguments of a convolution, as its backward kernel takes them."""
 
     stride: list[int]
     padding: list[int]
@@ -35,29 +81,30 @@ class Convolved(NamedTuple):
     def of(
         cls, dims: int, stride: Any, padding: Any, dilation: Any, groups: int
     ) -> "Convolved | None":
-        """None for a padding that is given by name: it may differ from side to side."""
+        """Return None for a padding that is given by name: it may differ from side to side."""
         if isinstance(padding, str):
             return None
 
-        def each(value: Any) -> list[int]:
+        def per_axis(value: Any) -> list[int]:
             several = list(value) if isinstance(value, tuple | list) else [value]
             return several * (dims // len(several))
 
-        return cls(each(stride), each(padding), each(dilation), groups)
+        return cls(per_axis(stride), per_axis(padding), per_axis(dilation), groups)
 
     def gradients(
         self, delta: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """For input, weight and bias, where they are wanted."""
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        """Return the gradients of input, weight and bias, where they are wanted."""
+        grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
             delta, x, w, [w.shape[0]], self.stride, self.padding, self.dilation, False,
             [0] * len(self.stride), self.groups, list(wanted),
         )  # fmt: skip
-        return found
+        return grads
 
 
 def bend_convolution(read: Sequence[Tensor], how: Convolved) -> Bend:
-    """It is bilinear: each gradient moves with that of the result, and with the other factor."""
+    """Return the bend of a convolution. It is bilinear: each gradient moves with that of the
+    result, and with the other factor."""
     x, w = (tensor.detach() for tensor in read[:2])
     x_wanted, w_wanted = (tensor.requires_grad for tensor in read[:2])
     biased = len(read) > 2
@@ -82,30 +129,14 @@ def bend_convolution(read: Sequence[Tensor], how: Convolved) -> Bend:
                 by_x[d].add_(more_x)
             weights.append(by_w.add_(more_w) if others[1] else by_w)
             biases.append(by_b)
-        found = [by_x, torch.stack(weights) if w_wanted else None]
-        return [*found, torch.stack(biases)] if biased else found
+        moved = [by_x, torch.stack(weights) if w_wanted else None]
+        return [*moved, torch.stack(biases)] if biased else moved
 
     return bend
 
 
-def slope_convolution(read: Sequence[Tensor], how: Convolved) -> Slope:
-    x, w = (tensor.detach() for tensor in read[:2])
-    wanted = (False, True, len(read) > 2)
-    return lambda delta: how.gradients(delta, x, w, wanted)[1 : len(read)]
-
-
-def slope_linear(read: Sequence[Tensor]) -> Slope:
-    x = read[0].detach()
-
-    def slope(delta: Tensor) -> Sequence[Tensor]:
-        delta = delta.reshape(-1, delta.shape[-1])
-        return [delta.T @ x.reshape(-1, x.shape[-1]), delta.sum(0)][: len(read) - 1]
-
-    return slope
-
-
 def bend_linear(read: Sequence[Tensor]) -> Bend:
-    """The same of a linear layer."""
+    """Return the bend of a linear layer."""
     x, w = (tensor.detach() for tensor in read[:2])
 
     def bend(tangents: Tangents, deltas: Tangents, bents: Tangents, layout: Layout) -> Tangents:
@@ -133,18 +164,19 @@ class Normal:
 
 
 def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> Bend:
-    """The gradient for the input is S (δ - m0 - x̂ m1), with S = weight / std, x̂ the normalised
-    input, and m0 and m1 the means of δ and of δ x̂, or zero where the statistics are constant."""
+    """Return the bend of batch normalisation. The gradient for the input is S (δ - m0 - x̂ m1),
+    with S = weight / std, x̂ the normalised input, and m0 and m1 the means of δ and of δ x̂, or
+    zero where the statistics are constant."""
     x, weight = read[0].detach(), None if read[1] is None else read[1].detach()
     there = [True, *(tensor is not None for tensor in read[1:])]
     c, view = by.inverse, (1, -1, *[1] * (x.dim() - 2))
 
     def one(
-        given: Tangents, x: Tensor, delta: Tensor, known: tuple[Tensor, Tensor], bent: Tensor,
+        moves: Tangents, x: Tensor, delta: Tensor, known: tuple[Tensor, Tensor], bent: Tensor,
         into: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Writes how the input's gradient moves; returns how those of weight and bias do."""
-        dx, dw = given
+        dx, dw = moves
         scale, zero = c if weight is None else weight * c, torch.zeros_like(c)
         by_weight, by_bias = sums(bent, x, by)
         turned = zero if dw is None else dw * c  # how S moves
@@ -176,18 +208,12 @@ def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> 
         room, known = room_like(values, len(bent)), sums(delta, values, by)
         pairs = []
         for d, moved in enumerate(bent):
-            given = [None if t is None else t[d] for t in (dx, dw)]
-            pairs.append(one(given, values, delta, known, moved, room[d]))
-        found = [room, *(torch.stack(parts) for parts in zip(*pairs))]
-        return [part for part, here in zip(found, there) if here]
+            moves = [None if t is None else t[d] for t in (dx, dw)]
+            pairs.append(one(moves, values, delta, known, moved, room[d]))
+        parts = [room, *(torch.stack(parts) for parts in zip(*pairs))]
+        return [part for part, present in zip(parts, there) if present]
 
     return bend
-
-
-def slope_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> Slope:
-    x = read[0].detach()
-    there = [tensor is not None for tensor in read[1:]]
-    return lambda delta: [part for part, here in zip(sums(delta, x, by), there) if here]
 
 
 def _only(deltas: Tangents, bents: Tangents) -> tuple[Tensor, Tensor]:
@@ -199,7 +225,8 @@ def _only(deltas: Tangents, bents: Tangents) -> tuple[Tensor, Tensor]:
 
 
 def sums(a: Tensor, b: Tensor, by: Normal) -> tuple[Tensor, Tensor]:
-    """The sums of a (b - mean) / std and of a, per channel, by the kernel that takes one pass."""
+    """Return the sums of a (b - mean) / std and of a, per channel, by the kernel that takes one
+    pass."""
     _, dot, total = torch.ops.aten.native_batch_norm_backward(
         a, b, None, None, None, by.mean, by.inverse, True, 0.0, [False, True, True]
     )
