@@ -373,9 +373,17 @@ def elementwise(optimizer: Optimizer) -> type[Optimizer]:
             "gradients, which the pseudo step would not take: remove them and clip with "
             "clip_norm=, or use a method that simulates no steps, such as er."
         )
-    own = getattr(type(optimizer), STEPS_LIKE, type(optimizer))
+    patched = vars(optimizer).get("step")
+    while getattr(patched, "_wrapped_by_lr_sched", False):  # it counts the steps, and takes them
+        patched = patched.__wrapped__
+    if getattr(patched, "__func__", patched) not in (None, type(optimizer).step):
+        raise UserError(
+            f"the step of this {type(optimizer).__name__} was replaced, and the pseudo step would "
+            "not take the new one: leave optimizer.step as it is, or give lr= instead."
+        )
+    base = getattr(type(optimizer), STEPS_LIKE, type(optimizer))
     for kind in reversed(ELEMENTWISE):  # an AdamW is an Adam too
-        if issubclass(own, kind) and own.step is kind.step:
+        if issubclass(base, kind) and base.step is kind.step:
             return kind
     *most, last = (kind.__name__ for kind in ELEMENTWISE)
     raise UserError(
