@@ -39,7 +39,6 @@ format: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/make_cli.py
-	$(BIN)/python docs/make_typed.py
 	$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs site
 
 # Speed as ratios on this machine, for example: make bench NAME=step

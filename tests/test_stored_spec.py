@@ -1,15 +1,14 @@
-"""A stored spec says what was done, and one of before is still found under its name."""
+"""A stored spec says what was done."""
 
 import pytest
 
 from metasp.cli.options import spec_from
 from metasp.engine.from_spec import complete
-from metasp.experiment import Interrupted, prepare
+from metasp.experiment import prepare
 from metasp.methods import METHODS
 from metasp.methods.weighting import validation_sets
 from metasp.spec import RunSpec
-from metasp.sweeps.jobs import jobs_of
-from tests.helpers import finish, outcome
+from tests.helpers import finish
 
 SMALL = {"method": "metasp", "epochs": 3, "memory": 30, "limit_per_class": 20, "threads": 1}
 
@@ -46,38 +45,6 @@ def test_completing_twice_changes_nothing(name, tiny):
     assert complete(run.spec, run.benchmark) == run.spec
     follows = METHODS[name].kind.schedules
     assert run.spec.rehearse_last == (run.spec.epochs if follows else None)
-
-
-def before(spec, runs):
-    """A run as it was started before specs said what follows from others."""
-    run = prepare(spec, runs)
-    run.spec = complete(spec, run.benchmark, rules=False)
-    run.directory = type(run.directory)(runs / run.spec.name)
-    return run
-
-
-@pytest.mark.parametrize("method", ["metasp", "finetune", "gdumb"])
-def test_a_run_of_before_is_continued_under_its_own_name(method, tmp_path):
-    spec = RunSpec(**{**SMALL, "method": method})
-    older = before(spec, tmp_path / "a")
-    count = iter(range(100))
-    older.stop = lambda: next(count) == 9
-    with pytest.raises(Interrupted):
-        finish(older)
-    stored = older.directory.spec()
-    assert stored.rehearse_last == 3
-    assert "validation_old" not in stored.settings
-    for asked in (spec, stored):
-        again = prepare(asked, tmp_path / "a")
-        assert again.directory.path == older.directory.path
-    (job,) = jobs_of([spec], tmp_path / "a", None)
-    assert (job.path, job.stored) == (older.directory.path, "unfinished")
-    done = finish(again)
-    whole = finish(prepare(spec, tmp_path / "b"))
-    assert done.path.name != whole.path.name
-    for scenario in ("class_il", "task_il"):
-        assert outcome(done)[scenario] == outcome(whole)[scenario]
-    assert prepare(spec, tmp_path / "a").finished
 
 
 def test_a_changed_flag_changes_what_follows_from_it(tmp_path, tiny):

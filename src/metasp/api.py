@@ -1,9 +1,8 @@
 """A run in three lines of Python."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, Unpack, cast
+from typing import Any, TypedDict, cast
 
 from metasp.benchmarks import Benchmark
 from metasp.console import text_console
@@ -15,7 +14,6 @@ from metasp.methods import METHODS
 from metasp.processes import joined
 from metasp.progress import follow
 from metasp.spec import RunSpec
-from metasp.typed import RunKeywords, Scores, SpecKeywords
 
 
 class Seconds(TypedDict):
@@ -26,24 +24,17 @@ class Seconds(TypedDict):
     steps: dict[str, int]
 
 
-class StoredSpec(SpecKeywords):
-    """The spec of a run, completed."""
-
-    benchmark: str
-    data_digest: str
-
-
 class RunResult(TypedDict):
     """What `metasp.run` gives: the content of result.json, its scores, and where it is."""
 
     run: str
-    spec: StoredSpec
+    spec: dict[str, Any]
     class_names: list[str]
-    class_il: Scores
-    task_il: Scores
+    class_il: dict[str, Any]
+    task_il: dict[str, Any]
     seconds: Seconds
     environment: dict[str, str | int]
-    defaults: NotRequired[dict[str, object]]  # what the method does unless told otherwise
+    defaults: dict[str, object]  # what the method does unless told otherwise
 
 
 @told_in_python
@@ -55,7 +46,7 @@ def run(
     quiet: bool = True,
     force: bool = False,
     model: MakeModel | None = None,
-    **settings: Unpack[RunKeywords],
+    **settings: Any,
 ) -> RunResult:
     """Train on a stream of tasks as `metasp run` does, and give the result (that of result.json,
     with `run`, the directory). A finished run is read, a stopped one continued.
@@ -65,9 +56,8 @@ def run(
     the one that holds the data sets (default: METASP_DATA); ``quiet=False`` shows the progress, and
     ``force`` makes a stored run again from its start; ``model`` is a function that makes a model of
     your own, with an output for each class (its name and shapes are in the spec); ``settings`` are
-    the keywords of `metasp.typed.RunKeywords`: the fields of a `RunSpec`, and what the method
-    takes. Trackers and another checkpoint interval are for the command line, or for
-    `metasp.experiment.prepare`.
+    the fields of a `RunSpec`, and what the method takes. Trackers and another checkpoint interval
+    are for the command line, or for `metasp.experiment.prepare`.
     """
     if not isinstance(benchmark, str | Benchmark):
         raise UserError(
@@ -92,8 +82,8 @@ def run(
 def sorted_out(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a spec, with the settings of a method that stand beside them put in their
     place."""
-    known = {entry.name for entry in fields(RunSpec)}
-    of_methods = {f.name for recipe in METHODS.values() for f in fields(recipe.kind.Settings)}
+    known = set(RunSpec.model_fields)
+    of_methods = {key for recipe in METHODS.values() for key in recipe.settings}
     own = given.get("settings", {})
     if not isinstance(own, Mapping):
         raise UserError(f"settings must be a dictionary of the method's settings, not {own!r}.")

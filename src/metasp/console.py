@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from metasp.field_checks import is_text
+from metasp.config import is_text
 
 PIPED = 240  # columns, where no terminal says how many: a folded name cannot be searched for
 

@@ -191,43 +191,26 @@ def prepare(
         benchmark = assemble(source, spec)
     else:
         spec, benchmark = resplit(benchmark, spec)
-    forms = [complete_elsewhere(spec, benchmark, device, rules) for rules in (True, False)]
-    done = as_stored(runs, *forms) if stored is None else spec_of_stored(stored, *forms)
+    done = complete_elsewhere(spec, benchmark, device)
+    if stored is not None and stored.spec() != done:
+        raise UserError(
+            f"{stored.path} was started by a version of metasp that fills in its spec in another "
+            "way: continue it with that version."
+        )
     ranks = options.get("ranks")
     if ranks is not None:
-        check_same_run(ranks, forms[0].name)
-        heard = ranks.hear(done.name.encode()).decode()  # the first one sees the runs folder
-        done = next(form for form in forms if form.name == heard)
+        check_same_run(ranks, done.name)
     path = stored.path if stored else runs / done.name
     directory = RunDir(path) if ranks is None else SharedRunDir(path, ranks)
     return Experiment(done, benchmark, directory, model=model, **options)
 
 
-def complete_elsewhere(
-    spec: RunSpec, benchmark: Benchmark, device: str | None, rules: bool = True
-) -> RunSpec:
+def complete_elsewhere(spec: RunSpec, benchmark: Benchmark, device: str | None) -> RunSpec:
     """The complete spec, for this machine or for another one's device."""
     if device is None:
-        return complete(spec, benchmark, rules)
+        return complete(spec, benchmark)
     chosen = device if spec.device == "auto" else spec.device
-    return complete(spec.with_(device="cpu"), benchmark, rules).with_(device=chosen)
-
-
-def as_stored(runs: Path, spec: RunSpec, before: RunSpec) -> RunSpec:
-    """A complete spec; or, if the runs hold it in an older form, that one, so that an older
-    run is found finished or continued, under its own name."""
-    there = (runs / before.name / "spec.toml").exists() and not (runs / spec.name).exists()
-    return before if there else spec
-
-
-def spec_of_stored(stored: RunDir, *forms: RunSpec) -> RunSpec:
-    """The spec of a run that is stored; it must be one of the forms that this version makes."""
-    if stored.spec() not in forms:
-        raise UserError(
-            f"{stored.path} was started by a version of metasp that fills in its spec in another "
-            "way: continue it with that version."
-        )
-    return stored.spec()
+    return complete(spec.with_(device="cpu"), benchmark).with_(device=chosen)
 
 
 def summarise(events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """TOML files: what is in them, or one sentence about why not; and values as they stand in them."""
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,3 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         raise UserError(
             f"{source} holds a number that is too long, or lists nested too deeply: shorten them."
         ) from error
-
-
-def as_toml(value: Any) -> str:
-    """A plain value in TOML, whose strings are JSON's but for one control character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,22 +1,20 @@
 """Two methods may have a setting of one name, each with its own meaning."""
 
 import json
-from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import pytest
 
 from metasp.cli import main
+from metasp.config import setting
 from metasp.errors import UserError
-from metasp.methods import METHODS, Recipe
-from metasp.methods.method import Method, Settings
-from metasp.spec import setting
+from metasp.methods import METHODS, Recipe, Settings
+from metasp.methods.method import Method
 from metasp.sweeps.grid import expand, parse
 
 
-@dataclass(frozen=True, kw_only=True)
 class MineSettings(Settings):
-    candidates: str = setting("few", "How many of them, in words.", choices=("few", "many"))
+    candidates: Literal["few", "many"] = setting("few", "How many of them, in words.")
 
 
 @final
@@ -68,7 +66,7 @@ def test_the_chosen_method_decides_what_will_do(mine, capsys, tmp_path):
     assert (code, json.loads(out)["spec"]["settings"]) == (0, {"candidates": 40})
     code, _, err = said(capsys, "run", "--method", "mine", "--candidates", 40, *QUICK, *place)
     assert (code, err.count("\n")) == (2, 1)
-    assert "candidates must be text, not 40" in err
+    assert "unknown candidates '40'" in err
     code, _, err = said(capsys, "run", "--method", "mir", "--candidates", "many", *QUICK, *place)
     assert "candidates must be a whole number, not 'many'" in err
 

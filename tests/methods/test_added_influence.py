@@ -4,9 +4,10 @@ and what cannot be."""
 import pytest
 import torch
 
+from metasp.config import choices
 from metasp.errors import UserError
 from metasp.methods import INFLUENCE, METHODS
-from metasp.spec import INFLUENCE as NAMES
+from metasp.spec import RunSpec
 from tests.methods.factories import changed, digits, finish, small, weights
 from tests.methods.test_every_method import run
 
@@ -23,7 +24,7 @@ def told(trainer):
 
 
 def test_every_way_is_a_choice_of_the_spec_and_says_what_it_weighs():
-    assert ("none", *INFLUENCE) == NAMES
+    assert ("none", *INFLUENCE) == choices(RunSpec.model_fields["influence"])
     assert [name for name, recipe in METHODS.items() if recipe.influence] == TAKES
     assert {"er", "er-ace", "derpp", "icarl", "mir"} <= set(TAKES)
 

@@ -9,10 +9,10 @@ import tempfile
 
 import pytest
 
+from metasp.config import choices
 from metasp.engine.optimizers import OPTIMIZERS
 from metasp.errors import UserError
 from metasp.methods import METHODS
-from metasp.spec import OPTIMIZERS as CHOICES
 from metasp.spec import RunSpec
 from tests.helpers import ROOT
 from tests.methods.factories import digits
@@ -53,7 +53,7 @@ in a learner. A number in brackets refers to the error message below the table.
 
 
 def test_the_choices_of_a_run_are_those_there_are():
-    assert tuple(OPTIMIZERS) == CHOICES
+    assert tuple(OPTIMIZERS) == choices(RunSpec.model_fields["optimizer"])
 
 
 def tried() -> dict[tuple[str, str, str], str]:

@@ -34,7 +34,7 @@ def test_a_method_without_memory_is_run_once_per_seed_not_once_per_memory():
     found = runs(grid={"method": ["er", "finetune"], "memory": [50, 100], "seed": [1]})
     assert sorted(found) == [("er", 50, 1, None), ("er", 100, 1, None), ("finetune", 0, 1, None)]
     replayed = {"memory_batch": [16, 32], "augment_memory": [True, False]}
-    assert runs(grid={"method": ["joint"], **replayed}) == [("joint", 0, RunSpec.seed, None)]
+    assert runs(grid={"method": ["joint"], **replayed}) == [("joint", 0, RunSpec().seed, None)]
 
 
 def test_a_setting_of_a_variant_may_be_given_to_the_others_alone():

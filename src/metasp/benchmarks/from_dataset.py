@@ -1,8 +1,7 @@
 """Any torch Dataset as a stream of tasks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -12,9 +11,9 @@ from metasp import trees
 from metasp.benchmarks.arrays import array_source
 from metasp.benchmarks.benchmark import Benchmark, assemble
 from metasp.benchmarks.request import Request
+from metasp.config import defaults, fields_with
 from metasp.errors import UserError, told_in_python, unknown
-from metasp.spec import RunSpec, fields_with
-from metasp.typed import SplitKeywords
+from metasp.spec import RunSpec
 from metasp.types import Rows
 
 Pairs = Dataset[object] | Sequence[tuple[object, object]]
@@ -39,7 +38,7 @@ def split(
     class_names: Sequence[str] | None = None,
     domains: Rows | None = None,
     test_domains: Rows | None = None,
-    **settings: Unpack[SplitKeywords],
+    **settings: Any,
 ) -> Benchmark:
     """A stream of tasks from a torch Dataset of (input, label) pairs.
 
@@ -47,7 +46,7 @@ def split(
     tuple or dictionary of tensors for a model of your own; the label may stand in the dictionary.
     Without a `test` Dataset a fixed fifth of each class is held out. With `domains`, one value
     per example (and `test_domains` for those of `test`), each value is a task and all tasks have
-    the same classes. `settings` are the keywords of `metasp.typed.SplitKeywords`, such as
+    the same classes. `settings` are the fields of a `RunSpec` that make tasks, such as
     classes_per_task, image_size or label_noise."""
     for key in settings:
         if key not in SETTINGS:
@@ -76,7 +75,7 @@ def resplit(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
         if given is not None and given != benchmark.chosen.get(name):
             remedy = "leave it out" if "label" in name else "give it to metasp.split"
             raise UserError(f"{name} cannot change a stream that is already split: {remedy}.")
-    usual = {entry.name: getattr(RunSpec(), entry.name) for entry in fields(RunSpec)}
+    usual = defaults(RunSpec)
     kept = {
         key: value
         for key, value in benchmark.chosen.items()

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from metasp.config import is_text
 from metasp.errors import UserError
-from metasp.field_checks import is_text
 
 
 def number_labels(

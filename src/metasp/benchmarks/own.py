@@ -42,9 +42,9 @@ from metasp.benchmarks.places import (
 from metasp.benchmarks.request import Request
 from metasp.benchmarks.source import Source, check_classes, constants, default_tasks, held_out
 from metasp.benchmarks.tables import table_source
+from metasp.config import is_text
 from metasp.encoded import LazyRows
 from metasp.errors import UserError
-from metasp.field_checks import is_text
 
 MANY, SAMPLE = 100_000, 20_000  # pictures of which not all make the constants, but so many
 LIST = "metadata.csv"  # as the hub's folders of pictures have it

@@ -91,7 +91,7 @@ def methods() -> Rows:
             "weighs": recipe.weighs,
             "influence": recipe.influence,
             "ER steps": recipe.cost,
-            "what": recipe.declared.what,
+            "what": recipe.what,
             "memory": recipe.selection or "none",
             "settings": ", ".join(f"{k}={v}" for k, v in recipe.settings.items()),
         }

@@ -2,17 +2,17 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import click
+from pydantic.fields import FieldInfo
 
+from metasp.config import choices, fields_with, kinds
 from metasp.errors import unknown
-from metasp.field_checks import field_types
 from metasp.folders import DATA_VARIABLE, RUNS, RUNS_VARIABLE
-from metasp.spec import RunSpec, fields_with
+from metasp.spec import RunSpec
 
 Command = Callable[..., Any]
 
@@ -97,68 +97,51 @@ class AnyValue(click.ParamType[Any]):
         return value
 
 
-def settings_options(owner: type, skip: Iterable[str] = ()) -> Callable[[Command], Command]:
-    """One optional flag for each field of a settings dataclass; absent means not given."""
-
-    def decorate(function: Command) -> Command:
-        for entry in reversed([f for f in fields(owner) if f.name not in set(skip)]):
-            function = field_option(owner, entry)(function)
-        return function
-
-    return decorate
-
-
-def field_option(owner: type, entry: "Field[Any]") -> Callable[[Command], Command]:
-    """The flag of one field."""
-    return option(entry.name, field_types(owner)[entry.name], words_on(entry))
-
-
-def option(name: str, kinds: Sequence[Any], words: str) -> Callable[[Command], Command]:
-    """A flag that takes values of these kinds; absent means not given."""
+def field_option(name: str, types: Collection[Any], text: str) -> Callable[[Command], Command]:
+    """Make the flag of a setting that takes these types; absent means not given."""
     flag = f"--{name.replace('_', '-')}"
-    if set(kinds) - {type(None)} == {bool}:
-        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=words)
-    single = [kind for kind in (bool, int, float, str) if kind in kinds]
-    wanted: Any = single[0] if len(single) == 1 else AnyValue() if single else Numbers()
-    return click.option(flag, name, type=wanted, default=None, help=words)
+    if bool in types:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
+    single = [kind for kind in types if kind is not type(None)]
+    wanted: Any = single[0] if single[0] in (int, float) else str
+    if get_origin(single[0]) is tuple:
+        wanted = Numbers()
+    if len(single) > 1:
+        wanted = AnyValue()
+    return click.option(flag, name, type=wanted, default=None, help=text)
 
 
-def words_on(entry: "Field[Any]") -> str:
-    parts = (entry.metadata.get("help", ""), allowed(entry), shown_default(entry))
-    return " ".join(filter(None, parts))
-
-
-def allowed(entry: "Field[Any]") -> str:
-    choices = entry.metadata.get("choices")
-    return f"({' | '.join(choices)})" if choices else ""
-
-
-def shown_default(entry: "Field[Any]") -> str:
-    if entry.default is MISSING or entry.default is None:
-        return ""
-    words = {True: "on", False: "off"}
-    value = words[entry.default] if isinstance(entry.default, bool) else entry.default
-    return f"[default: {value}]"
+def describe(field: FieldInfo) -> str:
+    """Put a setting's help, choices and default into words."""
+    parts = [field.description or ""]
+    if choices(field):
+        parts.append(f"({' | '.join(choices(field))})")
+    if field.default not in (None, ()):
+        switch = {True: "on", False: "off"}
+        default = switch[field.default] if isinstance(field.default, bool) else field.default
+        parts.append(f"[default: {default}]")
+    return " ".join(parts)
 
 
 def spec_options(function: Command) -> Command:
-    """The flags of a run: the spec's own, and those of every method's settings. Where methods have
-    a setting of one name, it is one flag, which says what it is to each of them."""
+    """Add the flags of a run: the spec's own, and those of every method's settings. Where methods
+    have a setting of one name, it is one flag, which says what it is to each of them."""
     from metasp.methods import METHODS
 
-    kinds: dict[str, set[Any]] = {}
-    meanings: dict[str, dict[str, list[str]]] = {}
-    for name, recipe in METHODS.items():
-        own = recipe.declared.Settings
-        for entry in fields(own):
-            kinds.setdefault(entry.name, set()).update(field_types(own)[entry.name])
-            meanings.setdefault(entry.name, {}).setdefault(words_on(entry), []).append(name)
-    for key in sorted(meanings, reverse=True):
-        told = [f"{words} [{', '.join(names)}]" for words, names in meanings[key].items()]
-        function = option(key, [*kinds[key]], " ".join(told))(function)
-    return settings_options(
-        RunSpec, skip=("settings", *fields_with(RunSpec, owner="run"), *CORRECTIONS)
-    )(function)
+    owners: dict[str, dict[str, list[str]]] = {}
+    types: dict[str, set[Any]] = {}
+    for method, recipe in METHODS.items():
+        for name, field in recipe.Settings.model_fields.items():
+            types.setdefault(name, set()).update(kinds(field))
+            owners.setdefault(name, {}).setdefault(describe(field), []).append(method)
+    for name in sorted(owners, reverse=True):
+        texts = [f"{text} [{', '.join(methods)}]" for text, methods in owners[name].items()]
+        function = field_option(name, types[name], " ".join(texts))(function)
+    hidden = {"settings", *fields_with(RunSpec, owner="run"), *CORRECTIONS}
+    for name, field in reversed(RunSpec.model_fields.items()):
+        if name not in hidden:
+            function = field_option(name, kinds(field), describe(field))(function)
+    return function
 
 
 CORRECTIONS = {
@@ -181,7 +164,7 @@ def correction_options(function: Command) -> Command:
 
 def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
     """A spec from a TOML file (or the defaults) and the flags that override it."""
-    own = {entry.name for entry in fields(RunSpec)}
+    own = set(RunSpec.model_fields)
     chosen = {key: value for key, value in given.items() if value is not None}
     spec = RunSpec.from_toml(file) if file else RunSpec()
     flags = {key: value for key, value in chosen.items() if key in own}

@@ -1,8 +1,6 @@
 """From a complete spec and its benchmark to a trainer that stands at the start."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,18 +21,16 @@ from metasp.methods import METHODS, Recipe, added_by, method_named, resolved, se
 from metasp.methods.context import Plan, TrainingContext
 from metasp.methods.method import Method
 from metasp.methods.weighting import InfluenceWeights
-from metasp.spec import RunSpec
+from metasp.spec import RunSpec, TrainingSpec
 from metasp.types import CROSS_ENTROPY, Streams
 
 GRADIENTS = "gradient-diverse"
 LARGE = 1_000_000  # slots of a memory that are cheap enough to stay empty
 
 
-def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec:
+def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     """Fill in every default that the benchmark, method or backbone owns and all that follows from
-    other settings, and check what only they can check. Completing twice changes nothing.
-
-    Without `rules` it is what was stored before specs said what follows from others."""
+    other settings, and check what only they can check. Completing twice changes nothing."""
     spec = resolved(spec)
     recipe = method_named(spec.method)
     source = benchmark.source
@@ -44,8 +40,7 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
             f"{source.digest}, expected {spec.data_digest}): point --data to the same data."
         )
     check_compatible(spec.method, recipe, spec, spec.observe)
-    own = all_settings(spec.method, recipe, spec, rules)
-    follows = recipe.kind.schedules or not rules
+    own = all_settings(spec.method, recipe, spec)
     check_momentum(spec.optimizer, spec.momentum)
     optimizer = OPTIMIZERS[spec.optimizer]
     momentum = or_default(spec.momentum, recipe.kind.momentum if spec.optimizer == "sgd" else 0.0)
@@ -60,7 +55,7 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
             spec.weight_decay, or_default(optimizer.weight_decay, recipe.kind.weight_decay)
         ),
         selection=spec.selection or recipe.selection,
-        rehearse_last=(spec.rehearse_last or spec.epochs) if follows else None,
+        rehearse_last=(spec.rehearse_last or spec.epochs) if recipe.kind.schedules else None,
         width=None if spec.backbone == OWN else spec.width or default_width(spec.backbone),
         device=str(choose_device(spec.device)),
         settings={key: value for key, value in own.items() if value is not None},
@@ -86,22 +81,18 @@ def complete(spec: RunSpec, benchmark: Benchmark, rules: bool = True) -> RunSpec
     return done
 
 
-def all_settings(
-    name: str, recipe: Recipe, options: "TrainingOptions", rules: bool = True
-) -> dict[str, Any]:
+def all_settings(name: str, recipe: Recipe, options: TrainingSpec) -> dict[str, Any]:
     """The settings of a method, and of the influence that is added to it, by name."""
     values: dict[str, Any] = {}
     own = settings_of_both(recipe, name, options.influence, options.settings)
     for each, settings in zip((recipe, added_by(options.influence)), own):
         if each is not None and settings is not None:
-            if rules:
-                settings = each.kind.filled_in(settings, options.epochs, options.memory)
-            values |= asdict(settings)
+            values |= vars(each.kind.filled_in(settings, options.epochs, options.memory))
     return values
 
 
 def build_method(
-    name: str, recipe: Recipe, options: "TrainingOptions", learner: TrainingContext
+    name: str, recipe: Recipe, options: TrainingSpec, learner: TrainingContext
 ) -> Method:
     """The method, and in the learner the influence that is added to it."""
     epochs, memory, added = options.epochs, options.memory, added_by(options.influence)
@@ -120,32 +111,7 @@ def check_stopping(name: str, recipe: Recipe) -> None:
         )
 
 
-class TrainingOptions(Protocol):
-    """What a run and a learner are both told."""
-
-    @property
-    def influence(self) -> str: ...
-
-    @property
-    def memory(self) -> int: ...
-
-    @property
-    def selection(self) -> str | None: ...
-
-    @property
-    def rehearse_last(self) -> int | None: ...
-
-    @property
-    def epochs(self) -> int: ...
-
-    @property
-    def memory_batch(self) -> int: ...
-
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-
-
-def check_compatible(name: str, recipe: Recipe, spec: TrainingOptions, observe: int = 0) -> None:
+def check_compatible(name: str, recipe: Recipe, spec: TrainingSpec, observe: int = 0) -> None:
     """Refuse what the method cannot do, or would silently ignore."""
     kind = recipe.kind
     chosen = spec.selection or recipe.selection
@@ -184,7 +150,7 @@ def check_compatible(name: str, recipe: Recipe, spec: TrainingOptions, observe: 
         )
 
 
-def check_influence(name: str, recipe: Recipe, spec: TrainingOptions, observe: int) -> None:
+def check_influence(name: str, recipe: Recipe, spec: TrainingSpec, observe: int) -> None:
     """Refuse to observe or weigh updates that cannot be, or are already."""
     if not observe and spec.influence == "none":
         return

@@ -6,7 +6,7 @@ from copy import deepcopy
 from functools import partial
 from inspect import GEN_RUNNING, getgeneratorstate
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack, cast, overload
+from typing import Any, Literal, Self, cast, overload
 from weakref import ref
 
 import pyarrow as pa
@@ -55,7 +55,6 @@ from metasp.learner.view import InfluenceRow, MemoryView, influence_table
 from metasp.methods import Method
 from metasp.methods.context import Scoring, measured
 from metasp.processes import check_alike, heard, joined
-from metasp.typed import LearnerKeywords
 from metasp.types import LossFn, Rows
 
 
@@ -72,8 +71,8 @@ class ContinualLearner:
     per example (see `FrozenEncoder`); with ``keep="features"`` the memory holds them instead of
     inputs. ``detector()`` makes what marks a new task in a stream without boundaries, such as
     `river.drift.ADWIN`: see `observe`. Further settings, such as memory, lr and epochs, are the
-    keywords of `metasp.typed.LearnerKeywords`; what is left out is as there, or as the method has
-    it.
+    fields of `metasp.learner.settings.LearnerSettings`; what is left out is as there, or as the
+    method has it.
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
     what a transform or module draws from torch, `random` or `numpy.random` while training comes
@@ -95,7 +94,7 @@ class ContinualLearner:
         encoder: "nn.Module | FrozenEncoder | None" = None,
         detector: MakeDetector | None = None,
         device: str | torch.device | None = None,
-        **settings: Unpack[LearnerKeywords],
+        **settings: Any,
     ) -> None:
         self.model = model
         self.method, self._recipe, self.settings = chosen(method, settings)

@@ -1,20 +1,21 @@
 """What a learner is told: its settings, and the parts that are code."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from metasp.config import setting
 from metasp.engine.change import MakeDetector
 from metasp.engine.observing import WINDOW
 from metasp.errors import UserError, unknown
 from metasp.learner.encoder import FrozenEncoder
 from metasp.methods import BEST, METHODS, RECOMMENDED, Method, Recipe, method_named
 from metasp.methods.joint import Joint
-from metasp.spec import RunSpec, like, setting, validate
+from metasp.spec import TrainingSpec
 from metasp.trees import Tree, kind
 from metasp.types import LossFn
 
@@ -42,44 +43,28 @@ MakeScheduler = Callable[[torch.optim.Optimizer], LRScheduler]
 """The optimizer to what moves its learning rate."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearnerSettings:
+class LearnerSettings(TrainingSpec):
     """The numbers of a learner. None means "the method's own default"."""
 
-    memory: int = like(RunSpec, "memory", default=500)
-    lr: float | None = like(RunSpec, "lr")
-    epochs: int = like(RunSpec, "epochs", default=10)
-    batch_size: int = like(RunSpec, "batch_size")
-    memory_batch: int = like(RunSpec, "memory_batch")
-    momentum: float | None = like(RunSpec, "momentum")
-    weight_decay: float | None = like(RunSpec, "weight_decay")
-    selection: str | None = like(RunSpec, "selection")
-    rehearse_last: int | None = like(RunSpec, "rehearse_last")
-    influence: str = like(RunSpec, "influence")
-    seed: int = like(RunSpec, "seed")
-    settings: Mapping[str, object] = like(RunSpec, "settings")
-    precision: str = like(RunSpec, "precision")
-    compile: bool = like(RunSpec, "compile")
+    memory: int = setting(500, "Examples the memory may hold.", min=0)
+    epochs: int = setting(10, "Epochs per task.", min=1)
     clip_norm: float | None = setting(
         None, "The norm to which gradients are shortened before a step.", min=1e-12
     )
     head: str | None = setting(None, "The linear layer that grows when new classes appear.")
-    scheduler_step: str = setting(
-        "epoch", "When the scheduler moves, in each task anew.", choices=("epoch", "step")
+    scheduler_step: Literal["epoch", "step"] = setting(
+        "epoch", "When the scheduler moves, in each task anew."
     )
     window: int = setting(
         WINDOW, "Newest examples that stand for what is new in a stream without tasks.", min=2
     )
-    keep: str = setting(
-        "inputs", "What the memory holds, with an encoder.", choices=("inputs", "features")
+    keep: Literal["inputs", "features"] = setting(
+        "inputs", "What the memory holds, with an encoder."
     )
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        known = names_of(cls)
+        known = cls.model_fields
         for key in values:
             if key in known:
                 continue
@@ -88,16 +73,12 @@ class LearnerSettings:
                     f"{key} is a setting of runs, and the rate of a learner follows its scheduler: "
                     "pass scheduler=lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [5]) instead."
                 )
-            if any(key in names_of(recipe.kind.Settings) for recipe in METHODS.values()):
+            if any(key in recipe.settings for recipe in METHODS.values()):
                 raise UserError(
                     f"{key} is a setting of the method: give settings={{{key!r}: {values[key]!r}}}."
                 )
             raise unknown("setting of a learner", key, known)
         return cls(**values)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values by name; what is None is left out."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 MADE = {
@@ -151,10 +132,6 @@ class Parts:
         }
 
 
-def names_of(settings: type[Any]) -> list[str]:
-    return [entry.name for entry in fields(settings)]
-
-
 def chosen(
     wanted: "str | type[Method] | Method", values: Mapping[str, Any]
 ) -> tuple[str, Recipe, LearnerSettings]:
@@ -163,11 +140,11 @@ def chosen(
     settings = LearnerSettings.of(values)
     if wanted == BEST:
         wanted = RECOMMENDED.method
-        settings = replace(settings, selection=settings.selection or RECOMMENDED.selection)
+        settings = settings.with_(selection=settings.selection or RECOMMENDED.selection)
     if isinstance(wanted, str):
         name, recipe = wanted, method_named(wanted)
     elif isinstance(wanted, Method):
-        preset = {} if wanted.settings is None else asdict(wanted.settings)
+        preset = {} if wanted.settings is None else dict(wanted.settings)
         name, recipe = type(wanted).__qualname__, Recipe(type(wanted), preset)
     elif isinstance(wanted, type) and issubclass(wanted, Method):
         name, recipe = wanted.__qualname__, Recipe(wanted)

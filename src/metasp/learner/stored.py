@@ -1,7 +1,7 @@
 """A learner as a file's content, and back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +150,7 @@ def put_buffers(model: nn.Module, kept: dict[str, Tensor]) -> None:
 def own_settings(learner: "ContinualLearner") -> dict[str, Any]:
     """The settings that were given, and the method's own, also those that came with an object."""
     settings = learner._trainer.method.settings
-    values = {**learner.settings.settings, **({} if settings is None else asdict(settings))}
+    values = {**learner.settings.settings, **dict(settings or {})}
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -1,18 +1,21 @@
 """The methods. METHODS is a dictionary you can read; adding one is one file and one line."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
+from inspect import getdoc, getmodule
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from metasp.config import defaults, fields_with
 from metasp.errors import UserError, unknown
 from metasp.lazy import lazily, load
-from metasp.methods.declared import Declared, declared
-from metasp.spec import RunSpec, fields_with
+from metasp.methods import settings as of
+from metasp.methods.settings import Settings
+from metasp.spec import RunSpec
 
 if TYPE_CHECKING:
-    from metasp.methods.method import Method, Settings
+    from metasp.methods.method import Method
 
-__getattr__ = lazily(__name__, {"Method": "method", "Settings": "method"})
+__getattr__ = lazily(__name__, {"Method": "method"})
 __all__ = [
     "INFLUENCE",
     "METHODS",
@@ -26,92 +29,142 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method by its class, or by the place of its class as "module:Class", which is loaded when
-    it is first used; and, for a variant of one, the choices that make it that variant."""
+    """A method by its class alone; or by "module:Class", which is loaded when it is first used,
+    with what is to be known of it before that. A variant of a method has choices of its own."""
 
     of: "type[Method] | str"
     preset: Mapping[str, Any] = field(default_factory=dict)
-    selection_of: str | None = None
+    selection_of: str | None = ""  # what its memory keeps; None: it has none; "": as its class says
     stores: str = ""  # what it keeps, in a few words
     weighs: str = ""  # what decides how much an example counts
     cost: str = ""  # of a step, in those of er (benchmarks/step.txt)
     influence: str = ""  # the examples that influence weighs if it is added; none: it cannot be
+    settings_class: type[Settings] | None = None  # None: as its class says
+    about: str = ""  # one line; empty: the first one of its file
 
     @property
     def kind(self) -> "type[Method]":
         """Its class."""
-        found: type[Method] = load(self.of) if isinstance(self.of, str) else self.of
-        return found
+        loaded: type[Method] = load(self.of) if isinstance(self.of, str) else self.of
+        return loaded
 
     @property
-    def declared(self) -> Declared:
-        """What its file says of it, without torch."""
-        return declared(self.of)
+    def Settings(self) -> type[Settings]:
+        """The class of its settings."""
+        return self.settings_class or self.kind.Settings
+
+    @property
+    def what(self) -> str:
+        """What it does, in one line."""
+        return self.about or (getdoc(getmodule(self.kind)) or "").split("\n")[0]
 
     @property
     def selection(self) -> str | None:
-        """What its memory keeps unless told otherwise; None if it has no memory."""
-        return self.selection_of or self.declared.selection
+        """What its memory keeps unless the user chooses; None if it has no memory."""
+        return self.kind.selection if self.selection_of == "" else self.selection_of
 
     @property
     def settings(self) -> dict[str, Any]:
         """Its own settings, at their defaults."""
-        return asdict(self.declared.Settings(**self.preset))
+        return {**defaults(self.Settings), **self.preset}
 
 
 def _ours(
-    place: str, stores: str, weighs: str, cost: str, influence: str = "", **variant: Any
+    file: str,
+    selection: str | None,
+    *columns: str,
+    settings: type[Settings] = Settings,
+    **preset: Any,
 ) -> Recipe:
-    """A method of this package, with what it stores, what it weighs, what a step costs and what
-    influence weighs if it is added."""
+    """A method of this package; `columns` are what it stores, what it weighs, what a step costs,
+    what influence weighs if it is added, if it can be, and a line about it."""
+    stores, weighs, cost, *influence, what = columns
     return Recipe(
-        f"metasp.methods.{place}",
+        f"metasp.methods.{file}",
+        preset,
+        selection,
         stores=stores,
         weighs=weighs,
         cost=cost,
-        influence=influence,
-        **variant,
+        influence="".join(influence),
+        settings_class=settings,
+        about=what,
     )
 
 
+# fmt: off
 METHODS: dict[str, Recipe] = {
-    "finetune": _ours("finetune:Finetune", "nothing", "all alike", "0.5"),
-    "joint": _ours("joint:Joint", "all data", "all alike", "0.5"),
-    "er": _ours("er:ER", "any", "all alike", "1", "all"),
-    "gdumb": _ours("gdumb:GDumb", "any, by class", "all alike", "0.3"),
-    "gem": _ours("gem:GEM", "any, by class", "new: by projection", "8.5"),
-    "agem": _ours("agem:AGEM", "any, by class", "new: by projection", "1"),
-    "hal": _ours("hal:HAL", "newest, anchors", "all alike", "1.1"),
-    "mir": _ours("mir:MIR", "any", "old: most harmed", "1.9", "all"),
-    "gss": _ours("gss:GSS", "diverse gradients", "all alike", "2.5", "all"),
-    "gmed": _ours("gmed:GMED", "any, edited", "all alike", "2.3", "all"),
-    "er-ace": _ours("er_ace:ERACE", "any", "new: in its task", "1", "all terms"),
-    "der": _ours(
-        "der:DER",
-        "any, with outputs",
-        "old: outputs",
-        "1",
+    "finetune": _ours("finetune:Finetune", None, "nothing", "all alike", "0.5",
+        "Fine-tuning: SGD on the new data and nothing else; the lower bound."),
+    "joint": _ours("joint:Joint", None, "all data", "all alike", "0.5",
+        "Joint training: every task trains on all data seen so far; the upper bound."),
+    "er": _ours("er:ER", "reservoir", "any", "all alike", "1", "all",
+        "Experience replay: one pass over the new batch together with a batch from memory."),
+    "gdumb": _ours("gdumb:GDumb", "greedy", "any, by class", "all alike", "0.3",
+        "GDumb (Prabhu et al. 2020): keep a balanced memory, and train from scratch on it alone.",
+        settings=of.GDumbSettings),
+    "gem": _ours("gem:GEM", "class-balanced", "any, by class", "new: by projection", "8.5",
+        "GEM (Lopez-Paz and Ranzato 2017): the update opposes the gradient of no past task's "
+        "memory.", settings=of.GEMSettings),
+    "agem": _ours("agem:AGEM", "class-balanced", "any, by class", "new: by projection", "1",
+        "A-GEM (Chaudhry et al. 2019): the update never opposes the gradient of a memory batch."),
+    "hal": _ours("hal:HAL", "ring", "newest, anchors", "all alike", "1.1",
+        "HAL (Chaudhry et al. 2021): predictions on one learned anchor per past class are held.",
+        settings=of.HALSettings),
+    "mir": _ours("mir:MIR", "reservoir", "any", "old: most harmed", "1.9", "all",
+        "MIR (Aljundi et al. 2019): replay what the coming update would harm most.",
+        settings=of.MIRSettings),
+    "gss": _ours("gss:GSS", "gradient-diverse", "diverse gradients", "all alike", "2.5", "all",
+        "GSS (Aljundi et al. 2019), greedy: experience replay of examples with diverse gradients.",
+        settings=of.GSSSettings),
+    "gmed": _ours("gmed:GMED", "reservoir", "any, edited", "all alike", "2.3", "all",
+        "GMED (Jin et al. 2021): replayed examples are edited to be what the model is about to "
+        "forget.", settings=of.GMEDSettings),
+    "er-ace": _ours("er_ace:ERACE", "reservoir", "any", "new: in its task", "1", "all terms",
+        "ER-ACE (Caccia et al. 2022): new examples compete among the classes of their task alone."),
+    "der": _ours("der:DER", "reservoir", "any, with outputs", "old: outputs", "1", "by label",
+        "DER and DER++ (Buzzega et al. 2020): replay what the network said when an example was "
+        "stored.", settings=of.DERSettings, alpha=0.3, beta=0.0),
+    "derpp": _ours("der:DER", "reservoir", "any, with outputs", "old: outputs+label", "1.6",
         "by label",
-        preset={"alpha": 0.3, "beta": 0.0},
-    ),
-    "derpp": _ours("der:DER", "any, with outputs", "old: outputs+label", "1.6", "by label"),
-    "cls-er": _ours("cls_er:CLSER", "any, 2 averages", "old: outputs+label", "1.3", "all terms"),
-    "icarl": _ours("icarl:ICaRL", "herding, old net", "old: outputs", "1.3", "all terms"),
-    "loss-filter": _ours("filters:LossFilter", "any, by class", "new: of low loss", "1"),
-    "verified-only": _ours("filters:VerifiedOnly", "any, by class", "verified alone", "1"),
-    "glc": _ours("glc:GLC", "any, by class", "new: corrected", "1", "all"),
-    "metasp-robust": _ours("robust:Robust", "likely right", "new: by influence", "1.3"),
-    "metasp": _ours("metasp:MetaSP", "any, by task", "by influence", "4.2"),
-    "metasp-rehsel": _ours(
-        "metasp:MetaSP", "by influence", "by influence", "4.2", selection_of="rehsel"
-    ),
-    "metasp-only-s": _ours(
-        "metasp:MetaSP", "any, by task", "influence on old", "4.1", preset={"gamma": 1.0}
-    ),
-    "metasp-only-p": _ours(
-        "metasp:MetaSP", "any, by task", "influence on new", "4.1", preset={"gamma": 0.0}
-    ),
+        "DER and DER++ (Buzzega et al. 2020): replay what the network said when an example was "
+        "stored.", settings=of.DERSettings),
+    "cls-er": _ours("cls_er:CLSER", "reservoir", "any, 2 averages", "old: outputs+label", "1.3",
+        "all terms",
+        "CLS-ER (Arani et al. 2022): replay held to the better of two running averages of the "
+        "network.", settings=of.CLSERSettings),
+    "icarl": _ours("icarl:ICaRL", "herding", "herding, old net", "old: outputs", "1.3",
+        "all terms",
+        "iCaRL (Rebuffi et al. 2017): old classes are held to what the network said before the "
+        "task; the nearest class mean answers."),
+    "loss-filter": _ours("filters:LossFilter", "judged", "any, by class", "new: of low loss", "1",
+        "Filters beside metasp-robust: ER without the new examples of high loss, or without any.",
+        settings=of.LossFilterSettings),
+    "verified-only": _ours("filters:VerifiedOnly", "judged", "any, by class", "verified alone",
+        "1",
+        "Filters beside metasp-robust: ER without the new examples of high loss, or without any."),
+    "glc": _ours("glc:GLC", "class-balanced", "any, by class", "new: corrected", "1", "all",
+        "GLC (Hendrycks et al. 2018): a loss corrected by how verified examples are mistaken, "
+        "on ER.", settings=of.GLCSettings),
+    "metasp-robust": _ours("robust:Robust", "judged", "likely right", "new: by influence", "1.3",
+        "MetaSP against wrong labels: new examples weigh by their influence on examples that "
+        "are right.", settings=of.RobustSettings),
+    "metasp": _ours("metasp:MetaSP", "task-balanced", "any, by task", "by influence", "4.2",
+        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
+        "Plasticity.", settings=of.MetaSPSettings),
+    "metasp-rehsel": _ours("metasp:MetaSP", "rehsel", "by influence", "by influence", "4.2",
+        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
+        "Plasticity.", settings=of.MetaSPSettings),
+    "metasp-only-s": _ours("metasp:MetaSP", "task-balanced", "any, by task", "influence on old",
+        "4.1",
+        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
+        "Plasticity.", settings=of.MetaSPSettings, gamma=1.0),
+    "metasp-only-p": _ours("metasp:MetaSP", "task-balanced", "any, by task", "influence on new",
+        "4.1",
+        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
+        "Plasticity.", settings=of.MetaSPSettings, gamma=0.0),
 }
+# fmt: on
 """How to learn, by name. Add one of your own, and `method=` takes its name."""
 
 
@@ -149,18 +202,16 @@ def method_named(name: str) -> Recipe:
     return METHODS[name]
 
 
-def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> "Settings":
+def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Settings:
     """A method's settings from plain values, or one sentence about what is wrong; the method need
     not be in the registry."""
-    known = [entry.name for entry in fields(recipe.kind.Settings)]
+    known = [*recipe.Settings.model_fields]
     for key in values:
         if key not in known:
             if not known:
                 raise UserError(f"method {name!r} has no settings of its own: leave {key!r} out.")
             raise unknown(f"setting of method {name!r}", key, known)
-    tuples = {e.name for e in fields(recipe.kind.Settings) if isinstance(e.default, tuple)}
-    given = {k: tuple(v) if k in tuples and isinstance(v, list) else v for k, v in values.items()}
-    return recipe.kind.Settings(**{**recipe.preset, **given})
+    return recipe.Settings(**{**recipe.preset, **values})
 
 
 def added_by(influence: str) -> Recipe | None:
@@ -171,17 +222,16 @@ def added_by(influence: str) -> Recipe | None:
 def own_settings(name: str, influence: str = "none") -> set[str]:
     """The names of a method's own settings, and of those of an influence that is added to it."""
     recipes = (method_named(name), added_by(influence))
-    return {entry.name for r in recipes if r is not None for entry in fields(r.declared.Settings)}
+    return {key for recipe in recipes if recipe is not None for key in recipe.settings}
 
 
 def settings_of_both(
     recipe: Recipe, name: str, influence: str, values: Mapping[str, Any]
-) -> "tuple[Settings, Settings | None]":
+) -> tuple[Settings, Settings | None]:
     """A method's settings, and those of the influence that is added to it, from plain values."""
     added = added_by(influence)
     if added is None:
-        mine = {entry.name for entry in fields(recipe.declared.Settings)}
-        for key in values.keys() - mine:
+        for key in values.keys() - recipe.settings.keys():
             ways = [way for way, of in INFLUENCE.items() if key in own_settings(of)]
             if ways and recipe.influence:
                 raise UserError(
@@ -195,8 +245,8 @@ def settings_of_both(
                     "setting out, or choose that method."
                 )
         return settings_of(recipe, name, values), None
-    theirs = {entry.name for entry in fields(added.declared.Settings)}
-    twice = theirs & {entry.name for entry in fields(recipe.declared.Settings)}
+    theirs = {*added.settings}
+    twice = theirs & {*recipe.settings}
     if twice:
         raise UserError(
             f"influence {influence} and method {name!r} both have a setting {min(twice)}, so they "
@@ -217,7 +267,7 @@ def usual(name: str, influence: str = "none") -> dict[str, Any]:
     for each in (recipe, added_by(influence)):
         if each is not None:
             settings |= each.settings
-            schedule |= {*fields_with(each.declared.Settings, role="schedule")}
+            schedule |= {*fields_with(each.Settings, role="schedule")}
     return {
         "selection": recipe.selection,
         "settings": {k: v for k, v in settings.items() if k not in schedule},
@@ -231,7 +281,7 @@ def usual_here(name: str, epochs: int, memory: int, influence: str = "none") -> 
     for each in (METHODS[name], added_by(influence)):
         if each is not None:
             own = settings_of(each, name, {})
-            values |= asdict(each.kind.filled_in(own, epochs, memory))
+            values |= vars(each.kind.filled_in(own, epochs, memory))
     for part in ("settings", "schedule"):
         found[part] = {key: values[key] for key in found[part]}
     return found

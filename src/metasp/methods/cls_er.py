@@ -3,7 +3,6 @@
 The plastic average follows the network more often than the stable one, which predicts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -12,28 +11,9 @@ from torch import Tensor
 from metasp.methods.context import Objective, Scoring, Step, TrainingContext
 from metasp.methods.copies import Copy, as_state, copy_of, from_state, named, outputs_by
 from metasp.methods.der import distance, parts_of, targets
-from metasp.methods.method import Method, Phase, Settings
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase
+from metasp.methods.settings import CLSERSettings
 from metasp.types import Batch, LossFn, State, Task, as_rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class CLSERSettings(Settings):
-    consistency: float = setting(0.1, "Weight of the distance to an average's outputs (λ).", min=0)
-    plastic_rate: float = setting(
-        0.9, "Chance that a step moves the plastic average.", min=0, max=1
-    )
-    stable_rate: float = setting(0.7, "Chance that a step moves the stable average.", min=0, max=1)
-    plastic_decay: float = setting(
-        0.999, "What the plastic average keeps of itself when it moves.", min=0, max=1
-    )
-    stable_decay: float = setting(
-        0.999, "What the stable average keeps of itself when it moves.", min=0, max=1
-    )
-    span: float = setting(
-        0.1, "Part of a task's steps that an average spans at most: in short tasks it keeps less.",
-        min=0, max=1,
-    )  # fmt: skip
 
 
 @final

@@ -3,7 +3,6 @@
 `der` is `derpp` without its third term, the labels of a second draw from memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -11,21 +10,13 @@ from torch import Tensor
 
 from metasp.memory import Column, Placement
 from metasp.methods.context import Objective, Step, TrainingContext
-from metasp.methods.method import Method, Phase, Settings
+from metasp.methods.method import Method, Phase
+from metasp.methods.settings import DERSettings
 from metasp.methods.terms import shares
-from metasp.spec import setting
 from metasp.trees import one_tensor
 from metasp.types import Batch, LossFn, Task, as_rows
 
 BY_LABEL, BY_LOGITS = 0.0, 1.0  # the kinds of rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class DERSettings(Settings):
-    alpha: float = setting(0.2, "Weight of the distance to stored outputs (α).", min=0)
-    beta: float = setting(
-        0.5, "Weight of the loss of a second draw from memory (β); 0: no draw, DER.", min=0
-    )
 
 
 @final

@@ -3,7 +3,7 @@
 How many are dropped is told, or taken from the truth about a benchmark."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, final
 
 import torch
@@ -12,21 +12,9 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.example_stats import NO_IDS
 from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
-from metasp.methods.method import Method, Phase, Settings
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase
+from metasp.methods.settings import LossFilterSettings, Settings
 from metasp.types import Batch, State
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossFilterSettings(Settings):
-    drop: float = setting(0.5, "Share of new examples that is dropped.", min=0, max=1)
-    told: bool = setting(
-        False, "Control: drop the true share of wrong labels instead.", words="told the share"
-    )
-    per_class: bool = setting(
-        False, "Drop that share of each class, not of each batch.", words="by class"
-    )
-    weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", min=1)
 
 
 @final

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -14,20 +13,12 @@ from metasp.backbones import CONSTANT, DRAWN, initialise
 from metasp.errors import UserError
 from metasp.memory import Placement
 from metasp.methods.context import Step, TrainingContext
-from metasp.methods.method import Method, Phase, Settings, finetune_phase, offer_task
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase, finetune_phase, offer_task
+from metasp.methods.settings import GDumbSettings
 from metasp.trees import Tree
 from metasp.types import Batch, Examples, State, Task
 
 LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
-
-
-@dataclass(frozen=True, kw_only=True)
-class GDumbSettings(Settings):
-    memory_epochs: int = setting(250, "Epochs over the memory after each task.", min=1)
-    train_batch: int = setting(16, "Memory examples per step of the training on the memory.", min=2)
-    cutmix: float = setting(0.5, "Chance that a step mixes its images.", min=0, max=1)
-    clip: float = setting(10.0, "Largest norm of a gradient.", min=1e-6)
 
 
 @final

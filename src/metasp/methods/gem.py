@@ -1,7 +1,6 @@
 """GEM (Lopez-Paz and Ranzato 2017): the update opposes the gradient of no past task's memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -14,23 +13,12 @@ from metasp.methods.gradients import (
     quiet_gradient,
     training_gradient,
 )
-from metasp.methods.method import Method, Phase, Settings
+from metasp.methods.method import Method, Phase
 from metasp.methods.projection import agreeing_with_all
-from metasp.spec import setting
+from metasp.methods.settings import GEMSettings
 from metasp.types import Batch, State, Task
 
 PORTION = 128  # examples differentiated at a time, to bound the activations held
-
-
-@dataclass(frozen=True, kw_only=True)
-class GEMSettings(Settings):
-    margin: float = setting(
-        0.5, "Least weight of each past task's gradient when a conflict is undone.", min=0
-    )
-    ridge: float = setting(1e-3, "Added to the diagonal of the projection problem.", min=0)
-    memory_statistics: bool = setting(
-        True, "Let the memory's passes move BatchNorm's running statistics, as public code does."
-    )
 
 
 @final

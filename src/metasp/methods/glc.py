@@ -1,7 +1,6 @@
 """GLC (Hendrycks et al. 2018): a loss corrected by how verified examples are mistaken, on ER."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
@@ -9,18 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp.methods.context import Objective, Step, TrainingContext, evaluating
-from metasp.methods.method import Method, Phase, Settings
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase
+from metasp.methods.settings import GLCSettings
 from metasp.types import Batch, State, Task
 
 LEAST = 1e-8  # of a corrected probability
-
-
-@dataclass(frozen=True, kw_only=True)
-class GLCSettings(Settings):
-    correct_from: int = setting(
-        4, "First epoch of a task whose loss is corrected; earlier ones show the mistakes.", min=2
-    )
 
 
 @final

@@ -1,6 +1,5 @@
 """GMED (Jin et al. 2021): replayed examples are edited to be what the model is about to forget."""
 
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -9,26 +8,10 @@ from torch import Tensor
 from metasp.memory import Column
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import Named, after_virtual_step, trainable, with_parameters_of
-from metasp.methods.method import Method, Phase, Settings
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase
+from metasp.methods.settings import GMEDSettings
 from metasp.trees import one_tensor
 from metasp.types import Batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class GMEDSettings(Settings):
-    edit_rate: float = setting(0.1, "Step size of an edit (α), in network inputs.", min=0)
-    edit_decay: float = setting(
-        0.0, "How much smaller each further edit of the same example is.", min=0, max=1
-    )
-    loss_weight: float = setting(
-        0.01, "Weight of the example's present loss in the edit (β).", min=0
-    )
-    loss_sign: str = setting(
-        "text",
-        "Whether an edit lowers the present loss (the paper's text) or raises it (its code).",
-        choices=("text", "code"),
-    )
 
 
 @final

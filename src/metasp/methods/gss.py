@@ -1,6 +1,5 @@
 """GSS (Aljundi et al. 2019), greedy: experience replay of examples with diverse gradients."""
 
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -9,23 +8,13 @@ from torch import Tensor
 from metasp.memory import Placement
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import example_gradients
-from metasp.methods.method import Method, Phase, Settings, offer_step
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase, offer_step
+from metasp.methods.settings import GSSSettings
 from metasp.types import Batch, Task
 
 AT_ONCE = 8  # gradients of single examples held at a time, besides the references
 TINY = 1e-30  # the cosine with a gradient of zero is zero
 NEUTRAL = 1.0  # the redundancy of a gradient that was compared with nothing
-
-
-@dataclass(frozen=True, kw_only=True)
-class GSSSettings(Settings):
-    references: int = setting(
-        4, "Random memory examples whose gradients a new one is compared with.", min=1
-    )
-    every_epoch: bool = setting(
-        False, "Offer a task's examples to the memory in all of its epochs, not only the first."
-    )
 
 
 @final

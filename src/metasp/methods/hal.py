@@ -1,7 +1,6 @@
 """HAL (Chaudhry et al. 2021): predictions on one learned anchor per past class are held."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -19,28 +18,10 @@ from metasp.methods.gradients import (
     trainable,
     with_parameters_of,
 )
-from metasp.methods.method import Method, Phase, Settings, batch_bounds
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase, batch_bounds
+from metasp.methods.settings import HALSettings
 from metasp.trees import one_tensor
 from metasp.types import Batch, State, Task, as_rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class HALSettings(Settings):
-    anchor_weight: float = setting(0.1, "Weight of the anchors in the update (λ).", min=0)
-    anchor_steps: int = setting(100, "Gradient steps that learn an anchor.", min=0)
-    feature_memory: float = setting(
-        0.3, "Share of the past in the running mean feature (β).", min=0, max=1
-    )
-    feature_weight: float = setting(
-        0.1, "Pull of an anchor to the mean feature of its task (γ).", min=0
-    )
-    drift_at: str = setting(
-        "trial",
-        "Side of ‖trial − now‖² that is differentiated: trial holds the predictions, now is what "
-        "public code does.",
-        choices=("trial", "now"),
-    )
 
 
 @final

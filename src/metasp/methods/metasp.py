@@ -4,7 +4,7 @@ The variants differ by settings alone: with selection by influence (RehSel), or 
 on Stability or on Plasticity only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, final
 
 from torch import Tensor
@@ -13,82 +13,13 @@ from metasp.errors import UserError, unknown
 from metasp.memory import Selection
 from metasp.memory.rehsel import CLUSTERING
 from metasp.methods.context import Step, TrainingContext, Weigher
-from metasp.methods.method import Method, Phase, Settings, finetune_phase
+from metasp.methods.method import Method, Phase, finetune_phase
 from metasp.methods.reusing import HeadWeights, checked_head
+from metasp.methods.settings import MetaSPSettings
 from metasp.methods.weighting import FEWEST_FOR_BATCHNORM, InfluenceWeights, ScheduledWeights
-from metasp.spec import setting
 from metasp.types import Batch, State, Task
 
 INFLUENCE_COST = 9.0  # of a step, in plain ones: 4.6 times a rehearsal step of twice the batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetaSPSettings(Settings):
-    """The paper's defaults."""
-
-    influence_last: int | None = setting(
-        None,
-        "Last epochs of a task with influence (and, in metasp, with rehearsal); default: a tenth.",
-        min=1,
-        role="schedule",
-    )
-    validation_old: float | None = setting(
-        None,
-        "Old examples that influence is measured on, V_old (2 or more); below 1: a fraction of "
-        "the memory; default: memory / 10.",
-        min=0,
-    )
-    validation_new: float | None = setting(
-        None,
-        "New examples that influence is measured on, V_new (2 or more); below 1: a fraction of "
-        "the task; default: memory / 10.",
-        min=0,
-    )
-    pseudo_steps: int = setting(
-        1, "Steps that are only simulated to measure influence (pseudo steps).", min=1
-    )
-    rule: str = setting(
-        "released",
-        "Update rule: of the authors' code (released) or of the paper's text (as-written).",
-        choices=("released", "as-written"),
-    )
-    gamma: float | None = setting(
-        None, "Weight of Stability (1) against Plasticity (0); default: Pareto.", min=0, max=1
-    )
-    strength: float = setting(
-        1.0, "Factor on the influence in the weights; above 1, negative weights become 0.", min=0
-    )
-    running: bool = setting(
-        False, "Weigh by each example's mean influence in the task, not by this batch's."
-    )
-    scope: str | None = setting(
-        None, "Start of the names of the parameters that influence is computed for."
-    )
-    reuse: int | None = setting(
-        None,
-        "Keep V_old and V_new, and the inputs of the head for them, for this many steps; needs "
-        "the scope head.",
-        min=1,
-    )
-    every: int = setting(1, "Compute influence at every k-th step; plain rehearsal between.", min=1)
-    cluster: str | None = setting(
-        None,
-        "What RehSel clusters; default: what the selection says (rehsel: pixels).",
-        choices=("pixels", "features"),
-    )
-    shuffle_influence: bool = setting(
-        False, "Control: shuffle the weights within each batch.", words="shuffled"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("validation_old", "validation_new"):
-            size = getattr(self, name)
-            if size is not None and not 0 < size < 1 and (size < 2 or size != int(size)):
-                raise UserError(
-                    f"{name} is {size:g}: give a whole number of at least 2, or a fraction between "
-                    "0 and 1."
-                )
 
 
 @final
@@ -105,8 +36,7 @@ class MetaSP(Method):
     @classmethod
     def filled_in(cls, settings: MetaSPSettings, epochs: int, memory: int) -> MetaSPSettings:
         tenth = float(max(FEWEST_FOR_BATCHNORM, memory // 10))
-        return replace(
-            settings,
+        return settings.with_(
             influence_last=influence_epochs(settings.influence_last, epochs),
             validation_old=settings.validation_old or tenth,
             validation_new=settings.validation_new or tenth,

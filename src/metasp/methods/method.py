@@ -2,27 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.field_checks import validate_field
 from metasp.memory import Column, Offer, Placement, Selection
 from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
+from metasp.methods.settings import Settings
 from metasp.trees import Tree, at_once, one_tensor
 from metasp.types import Batch, Examples, State, Task, as_rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """A method's own settings: frozen, validated, with the published defaults."""
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            validate_field(self, entry)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """MIR (Aljundi et al. 2019): replay what the coming update would harm most."""
 
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -10,14 +9,9 @@ from metasp.errors import UserError
 from metasp.memory import Selection
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import after_virtual_step, with_parameters_of
-from metasp.methods.method import Method, Phase, Settings
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase
+from metasp.methods.settings import MIRSettings
 from metasp.types import Batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class MIRSettings(Settings):
-    candidates: int = setting(50, "Memory examples that are searched for the most harmed.", min=1)
 
 
 @final

@@ -6,7 +6,7 @@ features: in a head that has learned, an example it has fitted has no gradient a
 also one whose wrong label it knows by heart. See docs/methods/metasp-robust.md."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, final
 
 import torch
@@ -25,35 +25,13 @@ from metasp.methods.doubt import (
 )
 from metasp.methods.goal import Goal, Seen, goal_of_task, seen_by
 from metasp.methods.judging import head_influence
-from metasp.methods.method import Method, Phase, Settings
-from metasp.spec import setting
+from metasp.methods.method import Method, Phase
+from metasp.methods.settings import RobustSettings
 from metasp.types import Batch, State
 
 JUDGED = ("all", "right", "task", "label_right")
 """What is known of each example of the task: means over looks of the evidence for its label among
 all classes and among the task's, and the chances that follow."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RobustSettings(Settings):
-    easiest: float = setting(
-        0.2, "Share of a class that represents it if none is verified.", min=0, max=1
-    )
-    decisive: float = setting(
-        4.0,
-        "Factor on the evidence for a label; 1: the weight is the chance that it is right.",
-        min=0,
-    )
-    strict: float = setting(
-        0.05,
-        "Share of wrong labels above which only the better half of a class is learned.",
-        min=0,
-        max=1,
-    )
-    weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=2)
-    shuffle_influence: bool = setting(
-        False, "Control: shuffle the weights within each batch.", words="shuffled"
-    )
 
 
 @final

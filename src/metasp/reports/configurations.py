@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from metasp.config import fields_with
 from metasp.reports.names import (
     DATA,
     Values,
@@ -20,7 +21,7 @@ from metasp.reports.names import (
     values_in,
 )
 from metasp.reports.runs import Record, refuse_contradiction
-from metasp.spec import RunSpec, fields_with
+from metasp.spec import RunSpec
 
 PROTOCOL = sorted(fields_with(RunSpec, protocol=True), key=lambda name: name in DATA)
 USUAL = {"class_order": "fixed", "label_noise_kind": "symmetric", "imbalance": 1.0, "test_every": 1}

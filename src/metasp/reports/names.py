@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from typing import Any
 
+from metasp.config import facts_of, fields_with
 from metasp.methods import INFLUENCE, METHODS
 from metasp.reports.runs import SETTINGS, Record, spec_defaults
-from metasp.spec import RunSpec, fields_with
+from metasp.spec import RunSpec
 
 Values = tuple[tuple[str, str], ...]  # fields of a spec, comparable
 
@@ -158,10 +158,9 @@ def declared_words(key: str, spec: Mapping[str, Any] | None) -> str:
 @cache
 def words_of(method: str | None, name: str) -> str:
     """Return the words for a field of RunSpec, or of a method's settings."""
-    owner: Any = RunSpec if method is None else METHODS[method].declared.Settings
-    for each in fields(owner):
-        if each.name == name:
-            return str(each.metadata.get("words") or "")
+    owner = RunSpec if method is None else METHODS[method].Settings
+    if name in owner.model_fields:
+        return str(facts_of(owner.model_fields[name]).get("words") or "")
     return ""
 
 

@@ -4,15 +4,16 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from metasp.config import defaults
 from metasp.errors import UserError
 from metasp.methods import INFLUENCE, own_settings
 from metasp.metrics import METRICS, SCENARIOS
-from metasp.spec import RunSpec
+from metasp.spec import RunSpec, to_list
 from metasp.store import RunDir
 from metasp.store.files import write_atomic
 from metasp.toml import read_toml
@@ -159,8 +160,8 @@ def record_of(path: Path, result: Mapping[str, Any]) -> Record:
     """Return the record of a run directory with the content of its result.json."""
     stored = result["spec"]
     influence = str(stored.get("influence", "none"))
-    defaults = flat_defaults(result["defaults"], influence)
-    return Record(path.name, path, flat_spec(stored), defaults, result)
+    usual = flat_defaults(result["defaults"], influence)
+    return Record(path.name, path, flat_spec(stored), usual, result)
 
 
 def flat_spec(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,8 +191,9 @@ def namespaced(settings: Mapping[str, Any], influence: str) -> dict[str, Any]:
 @cache
 def spec_defaults() -> dict[str, Any]:
     """Return what a field of a spec is where a stored spec does not say it."""
-    usual = {each.name: each.default for each in fields(RunSpec) if each.name != "settings"}
-    return {name: [] if value is MISSING else value for name, value in usual.items()}
+    usual = {name: to_list(value) for name, value in defaults(RunSpec).items()}
+    del usual["settings"]
+    return usual
 
 
 def check_spec(path: Path, stored: Mapping[str, Any]) -> None:
@@ -313,6 +315,6 @@ def record_of_row(path: Path, name: str, row: Mapping[str, Any]) -> Record:
         for key in rest[:-1]:
             part = part.setdefault(key, {})
         part[rest[-1]] = value
-    defaults = flattened(result.pop("defaults", {}))
+    usual = flattened(result.pop("defaults", {}))
     spec = {key: value for key, value in spec.items() if value is not None}
-    return Record(name, path, spec, defaults, result)
+    return Record(name, path, spec, usual, result)

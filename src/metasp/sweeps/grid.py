@@ -4,23 +4,24 @@ import datetime
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metasp.config import defaults, fields_with
 from metasp.errors import UserError, unknown
-from metasp.field_checks import frozen
 from metasp.methods import BEST, INFLUENCE, METHODS, method_named, own_settings, resolved
-from metasp.spec import RunSpec, fields_with
+from metasp.spec import RunSpec
 from metasp.toml import read_toml
 
 Values = dict[str, Any]
 PRESETS = Path(__file__).parents[3] / "reproduce" / "presets"  # in a clone, beside the package
 
-FIELDS = frozenset(entry.name for entry in fields(RunSpec)) - {
+FIELDS = frozenset(RunSpec.model_fields) - {
     "settings",
     *fields_with(RunSpec, owner="run"),
 }
+DEFAULTS = defaults(RunSpec)
 TABLES = ("grid", "override")
 EXPLICIT = "settings."
 OF_MEMORY = fields_with(RunSpec, role="memory")
@@ -116,7 +117,7 @@ def expand(sweep: Sweep) -> list[RunSpec]:
         values = dict(sweep.base)
         for part in choice:
             values.update(part)
-        method = values.get("method", RunSpec.method)
+        method = values.get("method", DEFAULTS["method"])
         values.update(sweep.overrides.get(method, {}))
         for key, value in values.items():
             if holds_time(value):
@@ -141,11 +142,11 @@ def holds_time(value: Any) -> bool:
 def spec_of(values: Values, source: str) -> RunSpec:
     """The spec of one point of the grid. A setting goes to the methods that have it; a method
     that keeps no memory is the same run for every memory, so it is told of none."""
-    method = method_named(values.get("method", RunSpec.method))
-    influence = values.get("influence", RunSpec.influence)
-    own = own_settings(values.get("method", RunSpec.method), influence)
+    method = method_named(values.get("method", DEFAULTS["method"]))
+    influence = values.get("influence", DEFAULTS["influence"])
+    own = own_settings(values.get("method", DEFAULTS["method"]), influence)
     given = {k: v for k, v in values.items() if k in FIELDS}
-    settings = {bare(k): frozen(v) for k, v in values.items() if k not in FIELDS}
+    settings = {bare(k): v for k, v in values.items() if k not in FIELDS}
     given["settings"] = {k: v for k, v in settings.items() if k in own}
     if method.selection is None:
         given = {k: v for k, v in given.items() if k not in OF_MEMORY} | {"memory": 0}
@@ -243,7 +244,7 @@ def keys_of(axis: list[Values]) -> set[str]:
 def methods_of(sweep: Sweep) -> list[str]:
     """The methods that occur in a sweep, each known."""
     parts = [sweep.base, *(part for axis in sweep.axes.values() for part in axis)]
-    found = [part["method"] for part in parts if "method" in part] or [RunSpec.method]
+    found = [part["method"] for part in parts if "method" in part] or [DEFAULTS["method"]]
     for name in found:
         if not isinstance(name, str):
             raise UserError(f"method in {sweep.source} must be a name, not {name!r}.")

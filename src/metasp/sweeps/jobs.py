@@ -8,13 +8,14 @@ from typing import Any, Literal, Protocol
 
 from metasp.benchmarks import Benchmark, load_benchmark
 from metasp.benchmarks.benchmark import assemble
+from metasp.config import fields_with
 from metasp.engine import Trainer
 from metasp.engine.clock import Clock
 from metasp.errors import UserError
 from metasp.events import StepTaken
-from metasp.experiment import Experiment, Interrupted, as_stored, complete_elsewhere, prepare
+from metasp.experiment import Experiment, Interrupted, complete_elsewhere, prepare
 from metasp.influence.parallel import OthersGone, Ranks
-from metasp.spec import RunSpec, fields_with
+from metasp.spec import RunSpec
 from metasp.store import RunDir
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
@@ -71,8 +72,7 @@ def jobs_of(
             loaded[stream.digest] = load_benchmark(stream, data)
         check_order(spec, loaded[stream.digest])
         benchmark = loaded[stream.digest]
-        forms = (complete_elsewhere(spec, benchmark, device, rules) for rules in (True, False))
-        done = as_stored(runs, *forms)
+        done = complete_elsewhere(spec, benchmark, device)
         jobs.setdefault(done.name, Job(done, runs / done.name, stored(RunDir(runs / done.name))))
     return list(jobs.values())
 
