@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.engine import our_loop
 from benchmarks.timing import Told, machine, paired, part, silent
+from metasp.example_stats import MOST_WAITING
 from metasp.methods.context import TrainingContext
-from metasp.methods.tally import MOST_WAITING
 
 CASES = {"mlp": 100, "convnet": 16}
 BOUND = 1.02
