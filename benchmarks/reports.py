@@ -13,12 +13,10 @@ from typing import Any
 from benchmarks.timing import Told, machine, silent
 from metasp.console import text_console
 from metasp.metrics import SCENARIOS
-from metasp.reports.configurations import group
-from metasp.reports.reference import Comparison
-from metasp.reports.render import as_csv, terminal
+from metasp.reports.groups import group
 from metasp.reports.runs import gather
-from metasp.reports.scores import difference_tables, score_tables
-from metasp.reports.swept import swept, swept_tables
+from metasp.reports.scores import Comparison, difference_tables, score_tables
+from metasp.reports.tables import as_csv, terminal
 from metasp.spec import RunSpec
 
 SIZES = (500, 1000, 2000, 10_000)
@@ -91,8 +89,8 @@ def report_seconds(folder: Path) -> float:
     groups = group(records)
     how = Comparison(against=groups[0].rows[0].label)
     tables = [*score_tables(groups, how), *difference_tables(groups, how)]
-    tables += swept_tables(swept(records, "memory"), Comparison())
-    text_console(file=io.StringIO(), width=160).print(terminal(tables))
+    tables += score_tables(group(records, "memory"), Comparison())
+    text_console(file=io.StringIO()).print(terminal(tables), soft_wrap=True)
     as_csv(tables)
     return process_time() - start
 

@@ -6,21 +6,24 @@ from typing import Any
 from result_rows import records_of
 
 from metasp.metrics import SCENARIO_WORDS
-from metasp.reports.reference import Comparison
-from metasp.reports.render import markdown, md, pipes
-from metasp.reports.swept import swept, swept_differences, swept_tables
-from metasp.reports.table import Table, p_text, signed
+from metasp.reports.groups import group
+from metasp.reports.scores import Comparison, difference_tables, score_tables
+from metasp.reports.tables import Table, markdown, md, p_text, signed
 
 FINAL = "A_inf"
 WORDS = SCENARIO_WORDS["class_il"]
 
 
+def pipes(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def report(name: str, by: str, against: str) -> str:
     """The final class-incremental accuracy of every row of results by a field, and the differences
     to one row with their p-values: before Holm's correction and after it, over all of them."""
-    sections = swept(records_of(name), by)
-    how = Comparison(against, True, None, (FINAL,))
-    tables = [*swept_tables(sections, how), *swept_differences(sections, how)]
+    sections = group(records_of(name), by)
+    how = Comparison(against, True, (FINAL,))
+    tables = [*score_tables(sections, how), *difference_tables(sections, how)]
     return markdown([table for table in tables if WORDS in table.title]).rstrip()
 
 
@@ -28,9 +31,9 @@ def answer(name: str, by: str, against: str, *rows: str) -> str:
     """Some rows of the same table as a short answer to a question: means, and in brackets the
     difference to one row with its p-value after Holm's correction over the whole table. A row is
     its label, or `label=what the answer calls it`."""
-    how = Comparison(against, True, None, (FINAL,))
+    how = Comparison(against, True, (FINAL,))
     (table,) = (
-        table for table in swept_tables(swept(records_of(name), by), how) if WORDS in table.title
+        table for table in score_tables(group(records_of(name), by), how) if WORDS in table.title
     )
     _, *columns = table.header
     lines = [pipes(["row", *columns]), pipes(["---", *["---:"] * len(columns)])]

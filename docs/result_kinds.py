@@ -9,20 +9,17 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from report_kind import pipes
 from result_rows import NAMES, ROOT, TRIED, fits, groups_of, pick, records_of
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import Configuration
-from metasp.reports.figures import FIGURES, Drawing, draw, save
+from metasp.reports.figures import ALONG, FIGURES, Drawing, draw, save
 from metasp.reports.figures.differences import Line, forest, gaps
 from metasp.reports.figures.style import LOOK
-from metasp.reports.figures.swept import along
-from metasp.reports.reference import Comparison
-from metasp.reports.render import markdown, md, pipes
-from metasp.reports.scores import score_tables
-from metasp.reports.statistics import holm, paired
-from metasp.reports.swept import swept
-from metasp.reports.table import signed
+from metasp.reports.groups import Configuration, group
+from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.significance import holm, paired
+from metasp.reports.tables import markdown, md, signed
 
 IMAGES = ROOT / "docs/images/results"
 WAYS = ("influence", "loss", "both")  # the ways to find wrong labels that were compared
@@ -175,7 +172,7 @@ def figure(name: str, kind: str) -> str:
 def curve(name: str, by: str) -> str:
     """The final accuracy of every row against a field, as a figure."""
     lines = []
-    for drawing in along(swept(records_of(name), by), ["A_inf"]):
+    for drawing in draw(ALONG, group(records_of(name), by)):
         path = IMAGES / name / f"{drawing.name}.svg"
         if DRAWING:
             save_one(drawing, path)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from metasp.reports.configurations import Configuration, Group, group
+from metasp.reports.groups import Configuration, Group, group
 from metasp.reports.runs import Record, gather
 
 ROOT = Path(__file__).parent.parent

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import Configuration, Group, identity
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
+from metasp.reports.groups import Configuration, Group, identity
 from metasp.reports.names import Values, bare
-from metasp.reports.statistics import summarise
+from metasp.reports.significance import summarise
 from reproduce.time_table import total_seconds
 
 

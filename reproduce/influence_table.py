@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
-from metasp.reports.table import Cell, Table
+from metasp.reports.tables import Cell, Table
 from reproduce.published import rows
 
 COUNTS = ("true_positive", "true_negative", "false_positive", "false_negative")

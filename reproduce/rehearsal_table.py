@@ -2,11 +2,10 @@
 
 from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS
-from metasp.reports.configurations import Configuration, Group, common_ground
-from metasp.reports.notes import seeds_text, version_note
-from metasp.reports.statistics import summarise
-from metasp.reports.table import Cell, Table, plus_minus, signed
-from metasp.reports.variants import settings_as_published
+from metasp.reports.groups import Configuration, Group, common_ground, settings_as_published
+from metasp.reports.scores import seeds_text, version_note
+from metasp.reports.significance import summarise
+from metasp.reports.tables import Cell, Table, plus_minus, signed
 from reproduce.published import SCENARIOS, published_stream, rows
 
 ABLATIONS = ("random", "rehsel-without-cluster", "rehsel-without-influence", "rehsel")

@@ -6,15 +6,15 @@ import click
 
 from metasp.cli.figures import files_of, tell
 from metasp.cli.options import OneOf, json_option
-from metasp.cli.report import compared, show, usable
+from metasp.cli.report import show, usable
 from metasp.errors import UserError, unknown
-from metasp.reports.configurations import group
 from metasp.reports.figures import Kind, draw
-from metasp.reports.reference import Comparison
-from metasp.reports.render import FORMATS
+from metasp.reports.groups import group
 from metasp.reports.runs import Gathered
+from metasp.reports.scores import Comparison, difference_tables
+from metasp.reports.tables import FORMATS
 from reproduce.influence_table import influence_table
-from reproduce.published import published_scores
+from reproduce.published import published_tables
 from reproduce.rehearsal_table import rehearsal_tables
 from reproduce.time_table import time_tables
 
@@ -54,8 +54,9 @@ def report(
     elif table == "rehearsal":
         tables = rehearsal_tables(group(found.records))
     else:
-        how = Comparison(against, published=published_scores())
-        tables = compared(found, how, None, form in ("csv", "json"))
+        how, groups = Comparison(against), group(found.records)
+        tables = published_tables(groups, how)
+        tables += [] if form in ("csv", "json") else difference_tables(groups, how)
     show(tables, form, found)
 
 

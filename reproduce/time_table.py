@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metasp.reports.configurations import Configuration, Group, common_ground
-from metasp.reports.notes import seeds_text, version_note
-from metasp.reports.statistics import Summary, summarise
-from metasp.reports.table import Cell, Table, plus_minus
-from metasp.reports.variants import as_published
+from metasp.reports.groups import Configuration, Group, as_published, common_ground
+from metasp.reports.scores import seeds_text, version_note
+from metasp.reports.significance import Summary, summarise
+from metasp.reports.tables import Cell, Table, plus_minus
 from reproduce.published import METHODS, PROTOCOL, rows
 
 YARDSTICK = "er"

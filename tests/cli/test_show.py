@@ -6,7 +6,7 @@ import pytest
 
 from metasp.cli.show import balance_table, next_steps, score_table
 from metasp.metrics import scores
-from metasp.reports.table import difference_text, plus_minus
+from metasp.reports.tables import difference_text, plus_minus
 
 
 def cells(table):

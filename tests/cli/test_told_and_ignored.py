@@ -13,7 +13,7 @@ from metasp.benchmarks import load_benchmark
 from metasp.cli import main
 from metasp.errors import UserError
 from metasp.events import TaskFinished
-from metasp.reports.configurations import Group
+from metasp.reports.groups import Group
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.sweeps.grid import expand, read_sweep
@@ -96,12 +96,12 @@ def test_every_figure_can_be_drawn(tmp_path, capsys, changes):
 
 def test_groups_have_files_of_their_own_with_names_that_fit():
     names = ["folder:/d/a b", "folder:/d/a-b", "folder:/d/日本", "folder:/d/中国"]
-    groups = [Group(name, 200, ()) for name in names]
-    groups.append(Group("split-cifar100", 200, (), "class order " + " ".join(map(str, range(100)))))
+    groups = [Group(name, 200, "", ()) for name in names]
+    groups.append(Group("split-cifar100", 200, "class order " + " ".join(map(str, range(100))), ()))
     stems = [each.slug for each in groups]
     assert len(set(stems)) == len(stems)
     assert max(map(len, stems)) < 120
-    assert Group("split-digits", 200, ()).slug == "split-digits-m200"
+    assert Group("split-digits", 200, "", ()).slug == "split-digits-m200"
 
 
 def test_a_damaged_archive_is_one_sentence(tmp_path):

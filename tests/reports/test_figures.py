@@ -14,10 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 
 from metasp.cli import main
-from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES
 from metasp.reports.figures import draw as draw_figure
 from metasp.reports.figures.accuracy import pareto_front
+from metasp.reports.groups import group
 from metasp.reports.runs import gather
 from metasp.store.run_dir import INFLUENCE
 from tests.reports.run_factories import make_run, varied_settings

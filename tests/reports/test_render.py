@@ -10,20 +10,13 @@ import sys
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from metasp.cli import main
 from metasp.console import text_console
-from metasp.reports.configurations import group
-from metasp.reports.fitting import Drawn, said, width_of
-from metasp.reports.matrix import matrix_tables
-from metasp.reports.reference import Comparison
-from metasp.reports.render import latex, md, terminal, tex
+from metasp.reports.groups import group
 from metasp.reports.runs import gather
-from metasp.reports.scores import difference_tables, score_tables
-from metasp.reports.table import Cell, Table
+from metasp.reports.scores import Comparison, matrix_tables, score_tables
+from metasp.reports.tables import Cell, Table, latex, md, terminal, tex
 from tests.reports.run_factories import ablated_selections
 
 
@@ -122,23 +115,22 @@ def test_p_values_stand_in_every_form_for_people(runs, capsys, form):
             assert f"({entry['p']:.3f}".replace("(0.", "(.") in text
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_no_width_of_a_terminal_breaks_a_word(runs, width):
+def test_columns_on_a_terminal_stand_below_each_other(runs):
+    """Also of letters that take two columns; and names that hold markup are text."""
     groups = group(gather([runs]).records)
-    how = Comparison(against="er")
-    tables = [*score_tables(groups, how), *difference_tables(groups, how)]
+    odd = Table("[red]odd", ("row", "A"), ((Cell("漢字 [b]"), Cell("1.0 ●", True)),), (), ("note",))
+    tables = [*score_tables(groups, Comparison(against="er")), odd]
     out = io.StringIO()
-    text_console(file=out, width=width).print(terminal(tables))
-    shown = out.getvalue()
-    assert max(len(line) for line in shown.splitlines()) <= width
-    found = set(re.split(r"[\s┃│]+", shown))
+    text_console(file=out).print(terminal(tables), soft_wrap=True)
+    shown = iter(out.getvalue().splitlines())
     for table in tables:
-        cells = [c.text + c.tail for row in table.rows for c in row]
-        for text in (table.title, *table.header, *cells, *table.notes):
-            assert set(text.split()) <= found
-    for table in tables:  # a number and its deviation stand on one line
-        for text in (c.text for row in table.rows for c in row[1:]):
-            assert text in shown
+        assert next(shown) == table.title
+        lines = [next(shown) for _ in range(len(table.rows) + 2)]
+        assert len({cell_len(line) for line in lines}) == 1
+        for line, row in zip(lines[2:], table.rows):
+            assert re.split(r"\s{2,}", line.strip()) == [cell.text for cell in row]
+        assert [next(shown).strip() for _ in table.notes] == list(table.notes)
+        next(shown)
 
 
 def test_damage_is_counted_on_stderr(runs, capsys):
@@ -184,55 +176,3 @@ def test_a_report_never_imports_torch(runs):
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "A_1" in done.stdout
-
-
-def drawn_by_rich(table, columns, widths):
-    found = RichTable()
-    for column, width in zip(columns, widths):
-        side = "right" if column else "left"
-        found.add_column(table.header[column], justify=side, width=width)
-    for row in table.rows:
-        cells = [row[column] for column in columns]
-        found.add_row(*(Text(said(cell), style="bold" if cell.bold else "") for cell in cells))
-    return found
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_table_looks_as_rich_would_draw_it(encoding):
-    """Bold and plain cells, names of several lines, letters of two columns, and no row at all."""
-    names = ["er", "a name that needs three lines", "漢字 wide", "tab\tand\nline", " blank ", ""]
-    cells = [
-        (Cell(name, number % 2 == 0), Cell("1.00 ± 0.20", number > 2, mark="●"), Cell("–"))
-        for number, name in enumerate(names)
-    ]
-    header = ("row", "a long header", "B")
-    for rows in (cells, cells[:1], []):
-        table = Table("title", header, tuple(rows), ())
-        for columns, widths in (([0, 1, 2], [12, 13, 4]), ([0, 2], [30, 1]), ([0], [9])):
-            texts = []
-            for what in (
-                Drawn(table, columns, widths),
-                drawn_by_rich(table, columns, widths),
-            ):
-                file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
-                console = Console(file=file, width=60, force_terminal=True, color_system="standard")
-                console.print(what)
-                file.flush()
-                texts.append(file.buffer.getvalue().decode(encoding))
-            assert texts[0] == texts[1]
-
-
-def test_the_width_of_a_text_is_that_of_rich():
-    for text in (
-        "",
-        "er",
-        "1.00 ± 0.20 ●",
-        "漢字",
-        "a\u0301",
-        "\u00ad",
-        "\t",
-        "ǆ",
-        "\u02ff",
-        "\u0300",
-    ):
-        assert width_of(text) == cell_len(text), text

@@ -7,11 +7,9 @@ from scipy.stats import ttest_rel
 
 from metasp.errors import UserError
 from metasp.metrics import METRICS
-from metasp.reports.configurations import group
-from metasp.reports.reference import Comparison
+from metasp.reports.groups import as_published, group
 from metasp.reports.runs import gather
-from metasp.reports.scores import difference_tables, score_tables
-from metasp.reports.variants import as_published
+from metasp.reports.scores import Comparison, difference_tables, score_tables
 from tests.reports.run_factories import make_run
 
 
@@ -98,8 +96,9 @@ def test_bullets_mark_both_directions_and_only_what_is_significant(tmp_path):
         make_run(tmp_path, 0.9, method="gem", seed=seed)
         make_run(tmp_path, 0.601, method="mir", seed=seed)
     table = tables_of(tmp_path)[0]
-    marks = {name: cell(table, name, "A_∞").mark for name in ("metasp-rehsel", "er", "gem", "mir")}
-    assert marks == {"metasp-rehsel": "", "er": "●", "gem": "○", "mir": ""}
+    texts = {name: cell(table, name, "A_∞").text for name in ("metasp-rehsel", "er", "gem", "mir")}
+    marks = {name: sign for name, text in texts.items() for sign in "●○" if sign in text}
+    assert marks == {"er": "●", "gem": "○"}
     assert "metasp-rehsel is significantly better" in " ".join(table.notes)
 
 
@@ -164,25 +163,25 @@ def test_few_seeds_are_cautioned_about_and_five_are_not(tmp_path):
     assert note.startswith("caution: 1 of 2 comparisons rest on 4 seeds")
 
 
-def test_rows_of_another_schedule_are_marked(tmp_path):
+def test_rows_of_another_schedule_are_named(tmp_path):
     make_run(tmp_path, method="er")
     make_run(tmp_path, method="er", rehearse_last=2)
     make_run(tmp_path, method="metasp", rehearse_last=None)
     make_run(tmp_path, method="finetune", selection=None, memory=0)
     table = tables_of(tmp_path)[0]
-    signs = {row[0].text: row[0].footnote for row in table.rows}
-    assert signs == {"finetune": "", "er": "", "er (rehearse last 2)": "¹", "metasp": "²"}
     (note,) = [note for note in table.notes if note.startswith("schedules differ")]
-    assert "¹ rehearses in the last 2 of 5 epochs" in note
-    assert "² rehearses in the last 1 of 5 epochs" in note
-    assert {d["label"]: d["schedule"] for d in table.data}["metasp"] in note
+    schedules = {d["label"]: d["schedule"] for d in table.data if d["schedule"]}
+    assert set(schedules) == {"er (rehearse last 2)", "metasp"}
+    assert "in the last 2 of 5 epochs" in schedules["er (rehearse last 2)"]
+    assert "in the last 1 of 5 epochs" in schedules["metasp"]
+    assert all(f"{label}: {words}" in note for label, words in schedules.items())
+    assert "the others rehearse in every epoch" in note
 
 
-def test_rows_of_one_schedule_are_not_marked(tmp_path):
+def test_one_schedule_is_no_matter_for_a_note(tmp_path):
     for name in ("metasp", "metasp-rehsel"):
         make_run(tmp_path, method=name, rehearse_last=None)
     table = tables_of(tmp_path)[0]
-    assert not any(row[0].footnote for row in table.rows)
     assert not any("schedule" in note for note in table.notes)
 
 
@@ -268,7 +267,7 @@ def test_a_single_seed_is_not_tested_and_the_table_says_so(tmp_path):
     make_run(tmp_path, 0.6, method="metasp-rehsel")
     make_run(tmp_path, 0.3, method="er")
     table = tables_of(tmp_path)[0]
-    assert not any(c.mark for row in table.rows for c in row)
+    assert not any(entry["mark"] for entry in table.data)
     assert difference_tables(group(gather([tmp_path]).records), Comparison()) == []
     assert any("no tests" in note for note in table.notes)
     assert not any("significantly" in note for note in table.notes)
@@ -289,7 +288,7 @@ def test_a_run_that_trained_without_forgotten_examples_is_named(tmp_path):
 
 def test_influence_added_to_a_method_is_part_of_its_name(tmp_path):
     """So is its control; its other settings are said where they are not the usual ones."""
-    from metasp.reports.variants import as_published
+    from metasp.reports.groups import as_published
 
     for seed in (1, 2):
         make_run(tmp_path, 0.5, method="derpp", seed=seed)

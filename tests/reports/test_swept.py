@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import ttest_rel
 
 from metasp.cli import main
-from metasp.reports.reference import Comparison
+from metasp.reports.groups import group
 from metasp.reports.runs import gather
-from metasp.reports.swept import swept, swept_differences, swept_tables
+from metasp.reports.scores import Comparison, difference_tables, score_tables
 from tests.reports.run_factories import make_run
 
 NOISE = {
@@ -55,8 +55,8 @@ def dirty(tmp_path_factory):
 
 
 def tables_of(folder, field, **how):
-    found = swept(gather([folder]).records, field)
-    return swept_tables(found, Comparison(**how)), swept_differences(found, Comparison(**how))
+    groups, how = group(gather([folder]).records, field), Comparison(**how)
+    return score_tables(groups, how), difference_tables(groups, how)
 
 
 def test_streams_are_columns_and_rows_have_readable_names(dirty):
@@ -98,7 +98,7 @@ def test_the_correction_is_over_the_whole_table(dirty):
     assert len(tested) == 25
     smallest = min(tested, key=lambda entry: entry["p"])
     assert smallest["p_corrected"] == pytest.approx(min(1.0, 25 * smallest["p"]))
-    found = swept(gather([dirty]).records, "stream")
+    found = group(gather([dirty]).records, "stream")
     lines = {line.label: line for line in found[0].lines}
     scores = [
         list(lines[name].at[0].scores("class_il", "A_inf").values())

@@ -3,8 +3,8 @@
 from reproduce.effects import families
 from reproduce.show import EFFECTS
 
-from metasp.reports.configurations import group
 from metasp.reports.figures import draw
+from metasp.reports.groups import group
 from metasp.reports.runs import gather
 from tests.reports.run_factories import make_run, varied_settings
 

@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from metasp.cli import main
 from metasp.errors import UserError
 from metasp.experiment import Interrupted
-from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw
+from metasp.reports.groups import group
 from metasp.reports.runs import gather
 from metasp.store import RunDir
 from metasp.trackers import tracked, tracker_kind

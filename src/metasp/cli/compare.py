@@ -9,7 +9,7 @@ from metasp.cli.options import OneOf
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.reports.compare import compare_tables
-from metasp.reports.render import FORMATS, as_json, terminal
+from metasp.reports.tables import FORMATS, as_json, terminal
 from metasp.store import open_run
 
 EXAMPLES = """
@@ -37,7 +37,6 @@ def command(run_a: Path, run_b: Path, form: str, as_json_: bool) -> None:
     if as_json_ or form == "json":
         print(as_json(tables))
     elif form == "terminal":
-        console = text_console(width=None if sys.stdout.isatty() else 160)
-        console.print(terminal(tables), soft_wrap=False)
+        text_console().print(terminal(tables), soft_wrap=True, end="")
     else:
         sys.stdout.write(FORMATS[form](tables))

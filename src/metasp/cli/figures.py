@@ -11,10 +11,9 @@ from metasp.cli.options import OneOf, json_option
 from metasp.cli.report import usable
 from metasp.errors import UserError, unknown
 from metasp.metrics import METRICS
-from metasp.reports.configurations import group
-from metasp.reports.figures import FIGURES, draw, draw_swept
-from metasp.reports.reference import USUAL_REFERENCE, check_reference
-from metasp.reports.swept import Swept, swept
+from metasp.reports.figures import ALONG, FIGURES, draw
+from metasp.reports.groups import Group, group
+from metasp.reports.significance import USUAL_REFERENCE, check_reference
 
 if TYPE_CHECKING:
     from metasp.reports.figures import Drawing
@@ -66,7 +65,7 @@ def command(
         raise UserError("--metric only applies with --by: add --by FIELD, or leave --metric out.")
     records = usable(runs).records
     if by is not None:
-        tell(*against_field(swept(records, by), by, metric or ("A_inf",), out), as_json)
+        tell(*against_field(group(records, by), by, metric or ("A_inf",), out), as_json)
         return
     groups = group(records)
     check_reference([row for each in groups for row in each.rows], against)
@@ -92,10 +91,10 @@ def command(
 
 
 def against_field(
-    tables: list[Swept], by: str, metrics: tuple[str, ...], out: Path
+    groups: list[Group], by: str, metrics: tuple[str, ...], out: Path
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """What was drawn of the scores against a field, and why nothing was."""
-    drawings = draw_swept(tables, metrics)
+    drawings = draw(ALONG, groups, metrics=metrics)
     written = {by: files_of(drawings, out)}
     missing = {} if drawings else {by: f"it takes runs with two values of {by} or more"}
     return written, missing

@@ -10,15 +10,17 @@ from metasp.console import text_console
 from metasp.errors import UserError, or_user_error
 from metasp.folders import default_runs
 from metasp.metrics import METRICS
-from metasp.reports.configurations import group
-from metasp.reports.matrix import matrix_tables, tidy_matrix
-from metasp.reports.reference import Comparison
-from metasp.reports.render import FORMATS, as_json, terminal
+from metasp.reports.groups import STREAM, group
 from metasp.reports.runs import TABLE, Gathered, export, gather
-from metasp.reports.scores import difference_tables, score_tables
-from metasp.reports.stream import stream_tables
-from metasp.reports.swept import STREAM, swept, swept_differences, swept_tables
-from metasp.reports.table import Table
+from metasp.reports.scores import (
+    Comparison,
+    difference_tables,
+    matrix_tables,
+    score_tables,
+    tidy_matrix,
+)
+from metasp.reports.suspects import stream_tables
+from metasp.reports.tables import FORMATS, Table, as_json, terminal
 
 TABLES = ("scores", "stream", "matrix")
 EXAMPLES = """
@@ -114,15 +116,11 @@ def export_runs(found: Gathered, path: Path) -> None:
 
 
 def compared(found: Gathered, how: Comparison, by: str | None, tidy: bool) -> list[Table]:
-    """The tables of scores and, for people, those of differences with their p-values; programs
-    find these beside the scores."""
-    if by is not None:
-        sections = swept(found.records, by)
-        tables = swept_tables(sections, how)
-        return tables if tidy else tables + swept_differences(sections, how)
-    groups = group(found.records)
+    """Return the tables of scores and, for people, those of differences with their p-values, which
+    programs find beside the scores."""
+    groups = group(found.records, by or "")
     several = [each for each in groups if each.variant]
-    if several and not tidy:
+    if several and not by and not tidy:
         print(f"{len(several)} tables are of streams of one benchmark: --by {STREAM} sets them "
               "side by side.", file=sys.stderr)  # fmt: skip
     tables = score_tables(groups, how)
@@ -146,8 +144,7 @@ def usable(runs: tuple[Path, ...]) -> Gathered:
 
 def show(tables: list[Table], form: str, found: Gathered) -> None:
     if form == "terminal":
-        console = text_console(width=None if sys.stdout.isatty() else 160)
-        console.print(terminal(tables), soft_wrap=False)
+        text_console().print(terminal(tables), soft_wrap=True, end="")
     elif form == "json":
         print(as_json(tables, damaged=found.damaged, unfinished=found.unfinished))
     else:

@@ -13,9 +13,18 @@ from rich.table import Table
 from metasp.cli.options import OWN_FILES, OneOf, data_option, json_option
 from metasp.console import text_console
 from metasp.errors import UserError
-from metasp.reports.fitting import Fitted
-from metasp.reports.stream import class_rows, class_table, held_by
-from metasp.reports.suspects import DEFINITIONS, Row, RunScores, as_csv, place_words, read_scores
+from metasp.reports.suspects import (
+    DEFINITIONS,
+    Row,
+    RunScores,
+    as_csv,
+    class_rows,
+    class_table,
+    held_by,
+    place_words,
+    read_scores,
+)
+from metasp.reports.tables import terminal
 from metasp.spec import RunSpec
 from metasp.store import open_run
 from metasp.suspects import WAYS
@@ -75,7 +84,8 @@ def command(
         sys.stdout.write(as_csv(rows, way))
     else:
         show(told, rows, way, expected, top)
-        text_console().print(Fitted(class_table(told, way, held_by(directory, told))))
+        classes = class_table(told, way, held_by(directory, told))
+        text_console().print(terminal([classes]), soft_wrap=True, end="")
     if why is not None:
         print(f"note: the files are not named: {why}", file=sys.stderr)
 

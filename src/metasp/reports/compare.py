@@ -7,7 +7,7 @@ from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.names import CORRECTED, DATA
 from metasp.reports.suspects import scores_of
-from metasp.reports.table import Cell, Table, signed
+from metasp.reports.tables import Cell, Table, signed
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metasp.reports.configurations import group
 from metasp.reports.figures import FIGURES, draw
+from metasp.reports.groups import group
 from metasp.reports.runs import record_of
 from metasp.store import RunDir
 

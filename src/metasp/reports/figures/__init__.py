@@ -1,19 +1,18 @@
 """The figures. FIGURES is a dictionary you can read: what draws each, and of which runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metasp.lazy import lazily, load
-from metasp.reports.configurations import Group
+from metasp.reports.groups import Group
 
 if TYPE_CHECKING:
     from metasp.reports.figures.style import Drawing, save
-    from metasp.reports.swept import Swept
 
 __getattr__ = lazily(__name__, {"Drawing": "style", "save": "style"})
 
-__all__ = ["FIGURES", "Drawing", "Kind", "draw", "draw_swept", "save"]
+__all__ = ["ALONG", "FIGURES", "Drawing", "Kind", "draw", "save"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,13 @@ FIGURES: dict[str, Kind] = {
     "differences": Kind(f"{HERE}.differences:from_reference", "every row minus one, seed by seed"),
     "matrix": Kind(f"{HERE}.accuracy:heat_maps", "accuracy matrix of each row"),
     "influence-counts": Kind(
-        f"{HERE}.influence:counts", "examples that help and hurt, per task", True, RECORDED
+        f"{HERE}.examples:counts", "examples that help and hurt, per task", True, RECORDED
     ),
     "influence-histogram": Kind(
-        f"{HERE}.influence:histograms", "influences in five groups", True, RECORDED
+        f"{HERE}.examples:histograms", "influences in five groups", True, RECORDED
     ),
     "doubt": Kind(
-        f"{HERE}.doubt:through_time",
+        f"{HERE}.examples:through_time",
         "share of new examples whose label a method doubts, through time",
         True,
         "it takes runs of a method that judges labels, such as metasp-robust",
@@ -53,15 +52,8 @@ FIGURES: dict[str, Kind] = {
 }
 
 
-def draw_swept(tables: "Sequence[Swept]", metrics: Sequence[str]) -> "list[Drawing]":
-    """The scores of runs against a field, in our look."""
-    import matplotlib as mpl
-
-    from metasp.reports.figures.style import LOOK
-    from metasp.reports.figures.swept import along
-
-    with mpl.rc_context(LOOK):
-        return along(tables, metrics)
+ALONG = Kind(f"{HERE}.accuracy:along", "scores against a field")
+"""What `--by` draws, of groups with a field."""
 
 
 def draw(kind: Kind, groups: list[Group], **options: Any) -> "list[Drawing]":

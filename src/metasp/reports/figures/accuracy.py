@@ -1,15 +1,16 @@
-"""Accuracy: after each task, A_1 against A_∞, and the matrix as a heat map."""
+"""Accuracy: after each task, A_1 against A_∞, the matrix as a heat map, and against a field."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import Configuration, Group
 from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look, slug
+from metasp.reports.groups import Configuration, Group, Line
 from metasp.reports.names import UPPER_BOUND
-from metasp.reports.statistics import summarise
+from metasp.reports.significance import summarise
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -157,3 +158,61 @@ def heat_map(group: Group, row: Configuration) -> Drawing:
     seeds = f"mean of {len(row.seeds)} seeds" if len(row.seeds) > 1 else "one seed"
     figure.suptitle(f"{group.title}: {row.label}, {seeds}", fontsize=9)
     return Drawing(f"matrix-{group.slug}-{slug(row.label)}", figure, data)
+
+
+def along(groups: list[Group], metrics: Sequence[str] = ("A_inf",)) -> list[Drawing]:
+    """Draw the scores against a field, for each group with two of its values or more."""
+    several = [group for group in groups if len(group.values) > 1]
+    return [one_along(group, metric) for group in several for metric in metrics]
+
+
+def one_along(group: Group, metric: str) -> Drawing:
+    figure, axes = canvas(1, 2, (7.2, 3.1))
+    numbers = all(isinstance(value, int | float) for value in group.values)
+    places: Sequence[Any] = group.values if numbers else range(len(group.values))
+    data = []
+    for panel, scenario in zip(axes[0], SCENARIOS):
+        for number, line in enumerate(group.lines):
+            data += draw_along(panel, group, line, (scenario, metric), places, line_look(number))
+        panel.set_xticks(list(places), group.words, rotation=0 if numbers else 20)
+        panel.set(title=SCENARIO_WORDS[scenario], xlabel=group.axis)
+    axes[0][0].set_ylabel(f"{METRICS[metric].name}, %")
+    legend_right(figure, axes[0][0])
+    figure.suptitle(group.title, fontsize=9)
+    return Drawing(f"by-{slug(group.field)}-{slug(metric)}-{group.slug}", figure, data)
+
+
+def draw_along(
+    panel: Axes,
+    group: Group,
+    line: Line,
+    what: tuple[str, str],
+    places: Sequence[Any],
+    look: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """The means of one row with their deviations, and the numbers drawn."""
+    scenario, metric = what
+    data = []
+    for place, row in sorted(line.at.items()):
+        summary = summarise(list(row.scores(scenario, metric).values()))
+        if summary is not None:
+            data.append(
+                {
+                    "by": group.field,
+                    "value": group.values[place],
+                    "place": places[place],
+                    "scenario": SCENARIO_WORDS[scenario],
+                    "label": line.label,
+                    "metric": metric,
+                    "mean": summary.mean,
+                    "std": summary.std,
+                    "seeds": summary.n,
+                }
+            )
+    means = [entry["mean"] for entry in data]
+    spread = [entry["std"] or 0.0 for entry in data]
+    panel.errorbar(
+        [entry.pop("place") for entry in data], means, yerr=spread, elinewidth=0.7, capsize=1.5,
+        label=line.label, **look,
+    )  # fmt: skip
+    return data

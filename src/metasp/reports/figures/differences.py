@@ -7,10 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import blended_transform_factory
 
 from metasp.metrics import SCENARIO_WORDS, SCENARIOS
-from metasp.reports.configurations import Configuration, Group
 from metasp.reports.figures.style import COLOURS, Drawing, canvas, slug
-from metasp.reports.reference import reference_of
-from metasp.reports.statistics import interval
+from metasp.reports.groups import Configuration, Group
+from metasp.reports.significance import interval, reference_of
 
 WIDTH, LINE, AROUND = 7.2, 0.19, 1.1  # inches; a line is one difference
 CAPTION = "dots: seeds; bars: 95% interval of the mean; filled: it leaves out 0"
