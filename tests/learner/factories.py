@@ -5,7 +5,6 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from metasp.learner import ContinualLearner
-from metasp.learner.stored import to_file
 from metasp.methods import METHODS
 
 _DIGITS = load_digits()
@@ -36,7 +35,7 @@ def net(outputs: int = 10, seed: int = 0, inputs: int = 64) -> nn.Module:
 
 def everything(learner: ContinualLearner) -> dict[str, bytes]:
     """All tensors that a learner is made of, as bytes by name."""
-    return {name: tensor.numpy().tobytes() for name, tensor in to_file(learner)[0].items()}
+    return {name: tensor.numpy().tobytes() for name, tensor in learner._content()[0].items()}
 
 
 def regression(shift: float, count: int = 96) -> tuple[Tensor, Tensor]:

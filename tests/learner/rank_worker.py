@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.learner import ContinualLearner
-from metasp.learner.stored import to_file
 from metasp.processes import joined, leave
 from tests.learner.factories import pair, stream_of
 
@@ -57,7 +56,7 @@ def double(examples):
 
 
 def held(learner: ContinualLearner) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in to_file(learner)[0].items()}
+    return {name: tensor.clone() for name, tensor in learner._content()[0].items()}
 
 
 def said(learner: ContinualLearner) -> dict[str, Tensor]:

@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from metasp.errors import UserError
-from metasp.learner.data import read
-from metasp.learner.ids import ids_of
+from metasp.learner.inputs import as_ids as ids_of
+from metasp.learner.inputs import read_examples as read
 from tests.learner.factories import (
     X,
     Y,
@@ -57,9 +57,9 @@ def test_whatever_holds_examples(data):
     [
         (TensorDataset(X[:3]), "does not hold pairs"),
         (3, "does not hold pairs"),
-        ((X[:3], Y[:4]), "one label per input"),
+        ((X[:3], Y[:4]), "3 of inputs and 4 of labels"),
         ((X[:0], Y[:0]), "empty"),
-        ([(X[0], Y[0]), (X[1][:5], Y[1])], "different shapes"),
+        ([(X[0], Y[0]), (X[1][:5], Y[1])], "not all of one kind"),
         ((np.array(["cat", "dog"]), Y[:2]), "text as inputs"),
         ((X[:2], ["cat", None]), "example 1 of the dataset has no label"),
         ((X[:2] * float("nan"), Y[:2]), "input of example 0 of the dataset is not finite"),

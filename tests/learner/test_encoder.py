@@ -1,7 +1,4 @@
-"""A frozen encoder: features once per example, kept on disk within a bound, exact, and private."""
-
-import json
-import os
+"""A frozen encoder: features once per example, exact, and private."""
 
 import pytest
 import torch
@@ -44,19 +41,13 @@ class Through(nn.Module):
         return self.head(features)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """No test writes to the cache of the person who starts it."""
-    monkeypatch.setenv("METASP_CACHE", str(tmp_path / "user"))
-
-
 def head(outputs=10, width=16, seed=0):
     return net(outputs, seed, width)
 
 
-def learner(tmp_path, method="er", encoder=None, model=None, **changes):
+def learner(method="er", encoder=None, model=None, **changes):
     settings = {"memory": 20, "epochs": 2, "settings": SHORT.get(method, {}), **changes}
-    encoder = FrozenEncoder(Counting() if encoder is None else encoder, tmp_path / "cache")
+    encoder = Counting() if encoder is None else encoder
     return ContinualLearner(head() if model is None else model, method, encoder=encoder, **settings)
 
 
@@ -67,25 +58,25 @@ def learned(made, tasks=2):
 
 
 @pytest.mark.parametrize("keep", ["inputs", "features"])
-def test_each_example_passes_the_encoder_once(tmp_path, keep):
+def test_each_example_passes_the_encoder_once(keep):
     encoder = Counting()
-    made = learner(tmp_path, encoder=encoder, epochs=4, keep=keep)
+    made = learner(encoder=encoder, epochs=4, keep=keep)
     tests = pair(0, count=200)
     made.learn(pair(0), test=tests, progress=False)
-    made.learn(pair(1), progress=False)
     made.score(tests)
     made.predict(tests[0])
+    made.learn(pair(1), progress=False)
     every = torch.cat([tests[0], pair(1)[0]]).unique(dim=0)
     assert len(encoder.seen) == len({*encoder.seen}) == len(every)
 
 
 @pytest.mark.parametrize("keep", ["inputs", "features"])
 @pytest.mark.parametrize("method", ["er", "metasp-rehsel", "derpp", "gss"])
-def test_equals_training_through_the_encoder(tmp_path, method, keep):
+def test_equals_training_through_the_encoder(method, keep):
     """The same numbers as with the encoder in the model; selections that look at pixels or at
     the features of the model see something else, so they are told what to look at."""
     settings = {"selection": "reservoir"} if method != "gss" else {}
-    ours = learner(tmp_path, method, keep=keep, **settings)
+    ours = learner(method, keep=keep, **settings)
     whole = Through(Counting(), head())
     theirs = ContinualLearner(
         whole, method, memory=20, epochs=2, settings=SHORT.get(method, {}), **settings
@@ -104,7 +95,7 @@ def test_equals_training_through_the_encoder(tmp_path, method, keep):
 
 @pytest.mark.parametrize("method", KNOWN)
 def test_every_method_learns_features(tmp_path, method):
-    made = learned(learner(tmp_path, method, keep="features", epochs=1))
+    made = learned(learner(method, keep="features", epochs=1))
     assert method == "finetune" or made.memory[0][0].shape == (16,)
     made.save(tmp_path / "saved")
     again = ContinualLearner.load(tmp_path / "saved", head(), encoder=Counting())
@@ -112,14 +103,10 @@ def test_every_method_learns_features(tmp_path, method):
 
 
 @pytest.mark.parametrize("keep", ["inputs", "features"])
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_loaded_learner_goes_on_to_the_same_bits(tmp_path, keep, cached):
-    """With the cache and without it: the memory's features are in the file."""
-    made = learned(learner(tmp_path, "metasp-rehsel", keep=keep))
+def test_a_loaded_learner_goes_on_to_the_same_bits(tmp_path, keep):
+    made = learned(learner(method="metasp-rehsel", keep=keep))
     made.save(tmp_path / "saved")
-    folder = tmp_path / ("cache" if cached else "other")
-    encoder = FrozenEncoder(Counting(), folder)
-    again = ContinualLearner.load(tmp_path / "saved", head(), encoder=encoder)
+    again = ContinualLearner.load(tmp_path / "saved", head(), encoder=Counting())
     for one in (made, again):
         one.learn(pair(2), progress=False)
     assert everything(again) == everything(made)
@@ -132,11 +119,11 @@ def test_the_memory_holds_features_and_nothing_of_the_raw_example(tmp_path):
     found = {}
     for keep in ("inputs", "features"):
         place = tmp_path / keep
-        made = learner(place, keep=keep)
+        made = learner(keep=keep)
         made.learn((inputs[:60], labels[:60]), test=(inputs[60:], labels[60:]), progress=False)
         made.save(place / "saved")
         written = [path.read_bytes() for path in place.rglob("*") if path.is_file()]
-        assert len(written) > 1
+        assert len(written) == 1
         parts = [
             row[start : start + 8].numpy().tobytes() for row in inputs for start in (0, 21, 56)
         ]
@@ -150,54 +137,14 @@ def test_the_memory_holds_features_and_nothing_of_the_raw_example(tmp_path):
     assert found["inputs"] >= 20  # the search finds what is there
 
 
-def test_another_process_finds_the_features(tmp_path):
-    learned(learner(tmp_path))
+def test_the_cache_holds_the_task_and_what_is_needed_of_earlier_ones():
     encoder = Counting()
-    learned(learner(tmp_path, encoder=encoder))
-    assert len({*encoder.seen}) == 4  # a probe of each file
-    other = Counting(seed=4)
-    learned(learner(tmp_path, encoder=other))
-    assert len({*other.seen}) == 240  # other weights, other features
-
-
-def test_a_file_that_does_not_fit_the_code_or_is_damaged_is_computed_again(tmp_path):
-    made = learned(learner(tmp_path))
-    truth = made.outputs(pair(0)[0])
-
-    class Other(Counting):
-        def forward(self, x):
-            return -super().forward(x)
-
-    Other.__qualname__ = Counting.__qualname__
-    Other.__name__ = Counting.__name__
-    encoder = Other()
-    learned(learner(tmp_path, encoder=encoder))
-    assert len({*encoder.seen}) == 240
-    for path in sorted((tmp_path / "cache").rglob("*.safetensors")):
-        content = bytearray(path.read_bytes())
-        content[-5000] ^= 1
-        path.write_bytes(content)
-    (path.parent / "cut.safetensors").write_bytes(content[:100])
-    os.mkfifo(path.parent / "pipe.safetensors")
-    again = learned(learner(tmp_path))
-    assert torch.equal(again.outputs(pair(0)[0]), truth)
-    assert not (path.parent / "cut.safetensors").exists()
-
-
-@pytest.mark.parametrize("files", [0, 1])
-def test_the_cache_is_bounded(tmp_path, files):
-    """Room for no file, and for one: the task at hand is still computed once."""
-    size = 120 * 16 * 4 * files * 2
-    encoder = Counting()
-    frozen = FrozenEncoder(encoder, tmp_path / "cache", gigabytes=size / 2**30)
+    frozen = FrozenEncoder(encoder)
     made = ContinualLearner(head(), "er", encoder=frozen, memory=20, epochs=4)
     for number in range(4):
         made.learn(pair(number), progress=False)
-        held = [path.stat().st_size for path in (tmp_path / "cache").rglob("*.safetensors")]
-        assert len(held) == files
-        assert sum(held) <= size
-    assert len(encoder.seen) == 480  # the memory's features stay in working memory
-    assert len(frozen.cache._where) <= 240
+        assert len(frozen._cached) <= 120 + 20
+    assert len(encoder.seen) == 480  # nothing was computed twice
 
 
 def test_a_digest_is_of_content_type_shape_and_names():
@@ -215,18 +162,18 @@ def test_an_encoder_of_several_tensors():
         def forward(self, ids, mask):
             return (ids * mask).float()
 
-    frozen = FrozenEncoder(Pairs(), gigabytes=0)
+    frozen = FrozenEncoder(Pairs())
     tree = {"ids": torch.arange(6).reshape(3, 2), "mask": torch.tensor([[1, 0], [0, 1], [1, 1]])}
     assert frozen(tree).tolist() == [[0, 0], [0, 3], [4, 5]]
 
 
-def test_forgetting_leaves_nothing_in_the_cache(tmp_path):
-    made = learned(learner(tmp_path))
+def test_forgetting_leaves_nothing_in_the_cache():
+    made = learned(learner())
     gone = made.memory.ids[:3]
-    kept = made.outputs(X[:50])
+    before = made.outputs(X[:50])
     made.forget(gone)
-    assert not [*(tmp_path / "cache").rglob("*.safetensors")]
-    torch.testing.assert_close(made.outputs(X[:50]), kept)
+    assert not made._code.encoder._cached
+    torch.testing.assert_close(made.outputs(X[:50]), before)
     made.learn(pair(2), progress=False)
 
 
@@ -250,9 +197,9 @@ def test_mistakes_are_one_sentence(tmp_path):
     said("one row per example", encoder=Says(lambda x: x[:1]))
     said("not finite", encoder=Says(lambda x: x / 0))
     said("unknown keep", encoder=encoder, keep="both")
-    with pytest.raises(UserError, match="gigabytes"):
-        FrozenEncoder(encoder, gigabytes=-1)
-    made = learned(learner(tmp_path, encoder=encoder), tasks=1)
+    with pytest.raises(UserError, match="batch_size"):
+        FrozenEncoder(encoder, batch_size=0)
+    made = learned(learner(encoder=encoder), tasks=1)
     made.save(tmp_path / "saved")
     with pytest.raises(UserError, match="pass encoder= again"):
         ContinualLearner.load(tmp_path / "saved", head())
@@ -262,8 +209,6 @@ def test_mistakes_are_one_sentence(tmp_path):
         encoder.body[0].weight.add_(1)
     with pytest.raises(UserError, match="encoder's weights have changed"):
         made.learn(pair(1), progress=False)
-    (tmp_path / "file").write_text("")
-    said("cannot keep features", encoder=FrozenEncoder(Counting(), tmp_path / "file"))
 
 
 class Says(nn.Module):
@@ -275,35 +220,23 @@ class Says(nn.Module):
         return self.function(x)
 
 
-def test_gmed_with_inputs_is_refused_with_the_remedy(tmp_path):
+def test_gmed_with_inputs_is_refused_with_the_remedy():
     with pytest.raises(UserError, match='keep="features"'):
-        learned(learner(tmp_path, "gmed"))
+        learned(learner("gmed"))
 
 
-def test_verified_examples_and_a_regression_pass_the_encoder(tmp_path):
+def test_verified_examples_and_a_regression_pass_the_encoder():
     for keep in ("inputs", "features"):
-        made = learner(tmp_path / keep, "er", keep=keep, selection="class-balanced")
+        made = learner("er", keep=keep, selection="class-balanced")
         made.learn(pair(0), progress=False)
         names = made.trust((X[Y == 1][-2:], Y[Y == 1][-2:]))
         assert {*names} <= {*made.memory.ids.tolist()}
         line = learner(
-            tmp_path / f"line-{keep}", "er", keep=keep, model=head(1),
+            "er", keep=keep, model=head(1),
             loss_fn=lambda out, y: (out[:, 0] - y).square(),
         )  # fmt: skip
         line.learn((X[:100], Y[:100].float() / 10), progress=False)
         assert line.score((X[:100], Y[:100].float() / 10)) < 0.2
-
-
-def test_the_files_hold_names_and_sums_only(tmp_path):
-    """What is on disk beside the features: digests, in a format that executes nothing."""
-    learned(learner(tmp_path), tasks=1)
-    (path,) = (tmp_path / "cache").rglob("*.safetensors")
-    content = path.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    assert {*header} == {"__metadata__", "features", "keys"}
-    keys = content[-120 * 32 :]
-    assert keys == b"".join(digests(pair(0)[0]))
 
 
 @pytest.mark.parametrize("keep", ["inputs", "features"])
@@ -314,9 +247,9 @@ def test_a_dictionary_of_tensors_passes_the_encoder(tmp_path, keep):
 
     inputs, labels = pair(0)
     tree = {"values": inputs, "mask": torch.ones(len(inputs), 16)}
-    made = learner(tmp_path, encoder=Masked(), keep=keep)
+    made = learner(encoder=Masked(), keep=keep)
     made.learn((tree, labels), progress=False)
-    plain = learner(tmp_path / "plain", encoder=Says(lambda x: x[:, :16]), keep=keep)
+    plain = learner(encoder=Says(lambda x: x[:, :16]), keep=keep)
     plain.learn((inputs, labels), progress=False)
     assert torch.equal(made.outputs(tree), plain.outputs(inputs))
     made.save(tmp_path / "saved")

@@ -158,11 +158,14 @@ def test_an_exception_inside_learn_restores_the_learner(kind):
 
 def test_busy_while_a_stream_is_under_way(tmp_path):
     learner = quick()
+    before = everything(learner)
     events = learner.stream(pair(0))
-    next(events)
+    for _ in range(3):
+        next(events)
+    learner.save(tmp_path / "file")  # as it was before the task
+    assert everything(ContinualLearner.load(tmp_path / "file", net(seed=3))) == before
     for act in (
         lambda: learner.learn(pair(1), progress=False),
-        lambda: learner.save(tmp_path / "x"),
         lambda: learner.forget(ids=[1]),
     ):
         with pytest.raises(UserError, match="in the middle of a task"):

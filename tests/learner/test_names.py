@@ -88,11 +88,11 @@ def test_a_name_that_was_never_learned_is_never_right():
 def test_one_kind_of_labels():
     named = quick(method="er").learn(words(0), progress=False)
     before = everything(named)
-    with pytest.raises(UserError, match="labels are numbers and were names before"):
+    with pytest.raises(UserError, match="labels are numbers and the learner's classes are names"):
         named.learn(pair(1), progress=False)
     assert everything(named) == before
     plain = quick(method="er").learn(pair(0), progress=False)
-    with pytest.raises(UserError, match="labels are names and were numbers before"):
+    with pytest.raises(UserError, match="labels are names and the learner's classes are numbers"):
         plain.learn(words(1), progress=False)
     assert plain.class_names == ()
     with pytest.raises(UserError, match="learned as numbers"):

@@ -8,8 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from metasp import ContinualLearner
 from metasp.errors import UserError
-from metasp.learner.data import read
-from metasp.learner.stored import to_file
+from metasp.learner.inputs import read_examples as read
 from metasp.methods import METHODS
 from tests.learner.factories import X, Y, everything, net, pair, quick
 
@@ -92,7 +91,7 @@ def test_forgetting_leaves_no_trace(tmp_path):
     gone = learner.memory.ids[:3].tolist()
     slots = [learner.memory.table().column("slot")[i].as_py() for i in range(3)]
     learner.forget(gone, reason="asked")
-    state = to_file(learner)[0]
+    state = learner._content()[0]
     for name in ("memory/inputs['input_ids']", "memory/inputs['attention_mask']"):
         assert len(state[name]) == 12  # a row per slot
         assert not state[name][slots].any()
@@ -226,13 +225,16 @@ LENGTHS = {"input_ids": torch.zeros(4, 6).long(), "attention_mask": torch.ones(3
     [
         ({**LENGTHS, "labels": [0, 1, 0, 1]}, r"different lengths, 4 of inputs\['input_ids'\]"),
         ((tuple(LENGTHS.values()), [0, 1, 0, 1]), r"4 of inputs\[0\] and 3 of inputs\[1\]"),
-        ({"input_ids": torch.zeros(4, 6).long(), "labels": [0, 1]}, "one label per input"),
+        (
+            {"input_ids": torch.zeros(4, 6).long(), "labels": [0, 1]},
+            "and 2 of labels",
+        ),
         ({"input_ids": torch.zeros(4, 6).long()}, "under `labels`"),
         (({}, [0, 1]), "name each input"),
         (({0: torch.zeros(2, 3)}, [0, 1]), "name each input"),
         (({"text": ["a", "b"]}, [0, 1]), "text of the dataset holds text as inputs"),
         (({"a": torch.full((2, 3), torch.nan)}, [0, 1]), r"input\['a'\] of example 0"),
-        ([({"a": X[0]}, 0), ({"b": X[1]}, 1)], "have the input .*and some have not"),
+        ([({"a": X[0]}, 0), ({"b": X[1]}, 1)], "not all of one kind"),
         ([({"a": X[0]}, 0), ({"a": X[1, :5]}, 1)], "by padding"),
     ],
 )

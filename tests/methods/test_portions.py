@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from metasp import trees
-from metasp.learner.from_model import outputs_of
+from metasp.learner.outputs import model_outputs
 from metasp.methods.method import over_task
 from tests.methods.factories import digits
 
@@ -40,7 +40,7 @@ def test_the_same_outputs_in_smaller_portions(numbers, rows, monkeypatch):
         seen.clear()
         one = over_task(learner, examples, lambda batch: learner.outputs(batch.inputs))
         half = len(seen)
-        other = outputs_of(learner, inputs)
+        other = model_outputs(learner, inputs)
         return one, other, seen[:half], seen[half:]
 
     whole = both()

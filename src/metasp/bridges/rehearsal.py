@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from metasp import trees
 from metasp.errors import UserError
 from metasp.influence.optimizers import elementwise
+from metasp.learner.files import prefixed, section
 from metasp.memory import SELECTIONS, Memory, Selection, selection
 from metasp.methods.context import Objective, Plan, TrainingContext, measured
 from metasp.methods.er import ER
@@ -110,31 +111,28 @@ class Rehearsal:
         self.next_id += new.size
 
     def state(self) -> State:
-        """All that a resumed training needs, as tensors by name."""
-        state = {f"memory/{name}": value for name, value in self.memory.state().items()}
-        state |= {f"streams/{name}": value for name, value in self.streams.state().items()}
+        """Return all that a resumed training needs, as tensors by name."""
+        state = prefixed("memory", self.memory.state())
+        state |= prefixed("streams", self.streams.state())
         state["counters"] = torch.tensor([self.task, self.next_id])
         if self.recent is not None:
-            state |= trees.to_columns("recent/inputs", self.recent.inputs)
-            state |= {"recent/labels": self.recent.labels, "recent/ids": self.recent.ids}
+            recent = {"labels": self.recent.labels, "ids": self.recent.ids}
+            recent |= trees.to_columns("inputs", self.recent.inputs)
+            state |= prefixed("recent", recent)
         return {name: value.detach().clone() for name, value in state.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Stand where `state` was taken, in the middle of a task."""
-
-        def part(name: str) -> dict[str, Tensor]:
-            return {k[len(name) + 1 :]: t for k, t in state.items() if k.startswith(f"{name}/")}
-
         slots = len(state["memory/ids"])
         if slots != self.memory.capacity:
             raise UserError(
                 f"the checkpoint has a memory of {slots} slots and this one has "
                 f"{self.memory.capacity}: give memory={slots}."
             )
-        self.memory.restore(part("memory"))
-        self.streams.restore(part("streams"))
+        self.memory.restore(section(state, "memory"))
+        self.streams.restore(section(state, "streams"))
         self.task, self.next_id = (int(number) for number in state["counters"])
-        recent = part("recent")
+        recent = section(state, "recent")
         inputs = trees.from_columns("inputs", recent)
         self.recent = None if inputs is None else Batch(inputs, recent["labels"], recent["ids"])
         self._restored = True

@@ -49,7 +49,8 @@ class RehearsalTrainer(Trainer):  # type: ignore[misc]
         if folder:
             if not (Path(folder) / FILE).is_file():
                 raise UserError(f"{folder} has no {FILE}: it was saved without a rehearsal.")
-            self.rehearsal.restore(files.read(Path(folder) / FILE)[0])
+            path = Path(folder) / FILE
+            self.rehearsal.restore(files.parse(files.read(path), path)[0])
         return super().train(resume_from_checkpoint, *arguments, **keywords)
 
     def training_step(
@@ -95,4 +96,5 @@ class _Memory(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            files.write(folder / FILE, self.rehearsal.state(), {"kind": "rehearsal"})
+            content = files.pack(self.rehearsal.state(), {"kind": "rehearsal"})
+            files.write(folder / FILE, content)

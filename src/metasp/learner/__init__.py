@@ -2,6 +2,6 @@
 
 from metasp.learner.encoder import FrozenEncoder
 from metasp.learner.learner import ContinualLearner
-from metasp.learner.view import MemoryView
+from metasp.learner.views import MemoryView
 
 __all__ = ["ContinualLearner", "FrozenEncoder", "MemoryView"]

@@ -15,30 +15,33 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError, or_user_error
 from metasp.store.files import write_atomic
+from metasp.types import State
 
-FORMAT = 2  # 1 kept every label, and the momentum of trainable parameters by their place
+FORMAT = 3
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Replace the file in one step."""
-    held = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
+    """Return the content of a file."""
+    copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **about}, sort_keys=True)
-    remedy = "make room or choose another place. What was stored before is intact."
+    return pack_tensors(copies, {"metasp": text, "checksum": digest(copies, text)})
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace the file in one step."""
+    remedy = "make room or choose another path. What was stored before is intact."
     with or_user_error(f"cannot write {path}", remedy):
         path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"metasp": text, "checksum": digest(held, text)}
-        write_atomic(path, pack_tensors(held, metadata))
+        write_atomic(path, content)
 
 
-def content_of(path: Path) -> bytes:
+def read(path: Path) -> bytes:
     with or_user_error(f"cannot read {path}"):
         return path.read_bytes()
 
 
-def read(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write` was given, or one sentence about why it cannot be used; `content` is that of the
-    file where somebody has read it."""
-    content = content_of(path) if content is None else content
+def parse(content: bytes, path: Path) -> tuple[State, dict[str, Any]]:
+    """Return what `pack` was given, or raise one sentence about why it cannot be used."""
     try:
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length])["__metadata__"]
@@ -65,7 +68,7 @@ def read(path: Path, content: bytes | None = None) -> tuple[dict[str, Tensor], d
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """SHA-256 of the text and of every tensor's name, type, shape and bytes."""
+    """Return the SHA-256 of the text and of every tensor's name, type, shape and bytes."""
     total = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -75,28 +78,67 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return total.hexdigest()
 
 
-def shapes_of(model: nn.Module) -> dict[str, list[Any]]:
-    """What must agree between a file and a model: names, shapes and types of its tensors."""
-    return {
-        name: [*tensor.shape, str(tensor.dtype).removeprefix("torch.")]
-        for name, tensor in model.state_dict().items()
-    }
+def prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
+    return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
 
 
-def check_model(path: Path, saved: Mapping[str, list[Any]], model: nn.Module) -> None:
-    """Raise unless the model is of the kind that was saved."""
-    here = shapes_of(model)
-    for name in sorted({*saved, *here}):
-        if name not in here:
+def section(tensors: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the tensors that `prefixed` was given."""
+    start = len(prefix) + 1
+    return {name[start:]: t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
+
+
+def check_code(path: Path, about: Mapping[str, Any], given: Mapping[str, object]) -> None:
+    """Raise unless all is given that a learner was saved with and that is no plain value."""
+    needed = dict(about["code"])
+    if about["own_method"]:
+        needed["method"] = about["method"]
+    for name, words in needed.items():
+        if given[name] is None:
+            raise UserError(
+                f"{path} was saved with its own {name} ({words}), and code is never stored: "
+                f"pass {name}= again."
+            )
+
+
+def check_model(path: Path, stored: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Raise unless the model's tensors have the names, types and shapes of the stored ones."""
+    ours, theirs = ({k: kind(t) for k, t in one.items()} for one in (model.state_dict(), stored))
+    for name in sorted({*ours, *theirs}):
+        if name not in ours:
             reason = f"the file holds {name!r}, which this model has not"
-        elif name not in saved:
+        elif name not in theirs:
             reason = f"this model has {name!r}, which the file does not hold"
-        elif list(saved[name]) != here[name]:
-            reason = f"{name!r} is {words(saved[name])} in the file and {words(here[name])} here"
+        elif theirs[name] != ours[name]:
+            reason = f"{name!r} is {theirs[name]} in the file and {ours[name]} here"
         else:
             continue
         raise UserError(f"{path} was saved from a different model: {reason}; build that model.")
 
 
-def words(shape: list[Any]) -> str:
-    return f"{shape[-1]} of shape {tuple(shape[:-1])}"
+def kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def unsaved_buffers(model: nn.Module) -> State:
+    """Return copies of the buffers that a model keeps besides its state, which nobody else would
+    bring back; but for kinds that a file cannot hold."""
+    saved = model.state_dict().keys()
+    others = {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+    storable = {n: b for n, b in others.items() if b.layout == torch.strided and not b.is_complex()}
+    return {name: buffer.detach().clone() for name, buffer in storable.items()}
+
+
+def put_buffers(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
+    """Bring buffers back; one may be made anew in another size by each forward pass."""
+    current = dict(model.named_buffers())
+    for name, buffer in buffers.items():
+        if name not in current:
+            raise UserError(
+                f"the model lacks the buffer {name} of the saved one: give a model of that kind."
+            )
+        if current[name].shape == buffer.shape:
+            current[name].copy_(buffer)
+        else:
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last, buffer.to(current[name].device).clone())

@@ -11,7 +11,7 @@ LARGEST = 1_000_000  # outputs: a label beyond is a mistake, not a class
 
 
 def head_layer(model: nn.Module, name: str) -> nn.Linear:
-    """The linear layer of that name."""
+    """Return the linear layer of that name."""
     linears = [key for key, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if name not in linears:
         if not linears:
@@ -31,8 +31,8 @@ def head_layer(model: nn.Module, name: str) -> nn.Linear:
 def resize_head(
     layer: nn.Linear, size: int, optimizer: torch.optim.Optimizer, generator: torch.Generator
 ) -> None:
-    """Give the layer `size` outputs: those there are stay, new ones are drawn as a new layer's
-    would be; the optimizer follows, with no momentum for the new."""
+    """Give the layer `size` outputs: old ones stay, new ones are drawn as a new layer's would be;
+    the optimizer follows, with no momentum for the new."""
     if layer.out_features == size:
         return
     if size > LARGEST:
@@ -56,22 +56,22 @@ def resize_head(
 def replace_in_optimizer(
     optimizer: torch.optim.Optimizer, old: nn.Parameter, new: Tensor, size: int
 ) -> None:
-    """Put a parameter's successor in its place in the optimizer."""
+    """Replace a parameter by its successor in the optimizer."""
     begin = 0.0
     for group in optimizer.param_groups:
         if any(p is old for p in group["params"]):
             begin = group.get("initial_accumulator_value", 0.0)  # of Adagrad
         group["params"] = [new if p is old else p for p in group["params"]]
-    kept = optimizer.state.pop(old, None)
-    if kept is None:
+    state = optimizer.state.pop(old, None)
+    if state is None:
         return
-    for name, value in kept.items():
+    for name, value in state.items():
         if isinstance(value, Tensor) and value.shape == old.shape:
             more = value.new_full((max(0, size - len(value)), *value.shape[1:]), begin)
-            kept[name] = extended(value, more, size)
-    optimizer.state[new] = kept
+            state[name] = extended(value, more, size)
+    optimizer.state[new] = state
 
 
 def extended(rows: Tensor, more: Tensor, size: int) -> Tensor:
-    """The first `size` of the rows and of more after them."""
+    """Return the first `size` of the rows and of `more` after them."""
     return torch.cat([rows, more.to(rows)])[:size].clone()

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from copy import deepcopy
-from functools import partial
 from inspect import GEN_RUNNING, getgeneratorstate
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Self, cast, overload
 from weakref import ref
@@ -13,49 +13,48 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from metasp import __version__, trees
 from metasp.engine.change import MakeDetector
-from metasp.engine.randomness import OwnRandomness
+from metasp.engine.observing import WINDOW
 from metasp.engine.stopping import PATIENCE
 from metasp.errors import UserError
 from metasp.events import Event
-from metasp.learner import files, learning, observing, showing
-from metasp.learner.data import (
-    Arriving,
+from metasp.learner import files, views
+from metasp.learner.build import build_trainer, check_trainable
+from metasp.learner.encoder import FrozenEncoder
+from metasp.learner.history import History, Removal, pack_tasks, unpack_tasks
+from metasp.learner.inputs import (
     Columns,
     Data,
-    Removal,
-    checked_patience,
-    held_out_of,
-    translated,
+    Ids,
+    Labelled,
+    as_ids,
+    check_order,
+    ids_to_forget,
+    read_inputs,
 )
-from metasp.learner.encoder import FrozenEncoder
-from metasp.learner.from_model import (
-    answers,
-    build,
-    outputs_or_user_error,
-    score_outputs,
-    trainable,
-)
-from metasp.learner.head import head_layer
-from metasp.learner.ids import Ids, check_order, whole_numbers
-from metasp.learner.judging import Audit, judged
-from metasp.learner.records import Records
+from metasp.learner.intake import Intake, TaskData, check_patience, check_share
+from metasp.learner.outputs import answers
+from metasp.learner.session import Session, Snapshot
 from metasp.learner.settings import (
     Augment,
     Change,
+    LearnerSettings,
     MakeOptimizer,
     MakeScheduler,
     Metric,
-    Parts,
-    chosen,
+    UserCode,
+    choose_method,
 )
-from metasp.learner.stored import from_file, to_file
-from metasp.learner.together import APART, given, given_inputs
-from metasp.learner.view import InfluenceRow, MemoryView, influence_table
+from metasp.learner.views import InfluenceRow, MemoryView
 from metasp.methods import Method
-from metasp.methods.context import Scoring, measured
 from metasp.processes import check_alike, heard, joined
-from metasp.types import LossFn, Rows
+from metasp.types import LossFn, Rows, State
+
+APART = (
+    "the processes of this learner no longer hold the same numbers, so nothing is stored: load its "
+    "last file, on machines of one kind."
+)
 
 
 class ContinualLearner:
@@ -65,19 +64,24 @@ class ContinualLearner:
     targets)`` gives one loss per example (default: cross-entropy) and ``metric(outputs, targets)``
     a score (default: accuracy). ``transform(inputs)`` makes network inputs of raw ones (default:
     bytes become numbers from 0 to 1), ``augment(inputs, generator)`` changes them at random while
-    training. ``optimizer(parameters)`` makes what takes the steps (default: SGD with the settings
-    lr, momentum and weight_decay), ``scheduler(optimizer)`` what moves its learning rate, in each
-    task anew. ``encoder`` is a frozen module before the model, whose features are computed once
-    per example (see `FrozenEncoder`); with ``keep="features"`` the memory holds them instead of
-    inputs. ``detector()`` makes what marks a new task in a stream without boundaries, such as
-    `river.drift.ADWIN`: see `observe`. Further settings, such as memory, lr and epochs, are the
-    fields of `metasp.learner.settings.LearnerSettings`; what is left out is as there, or as the
-    method has it.
+    training. ``optimizer(parameters)`` makes what takes the steps (default: SGD with ``lr``,
+    ``momentum`` and ``weight_decay``), ``scheduler(optimizer)`` what moves its learning rate, in
+    each task anew by ``scheduler_step`` ("epoch" or "step"). ``encoder`` is a frozen module before
+    the model, whose features are computed once per example (see `FrozenEncoder`); with
+    ``keep="features"`` the memory holds them instead of inputs. ``detector()`` makes what marks a
+    new task in a stream without boundaries, such as `river.drift.ADWIN`, and the newest ``window``
+    examples stand for what is new in it: see `observe`. ``memory`` examples are held, ``head`` is
+    the linear layer that grows with new classes, and ``settings`` are the method's own. What is
+    None is as the method has it.
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
     what a transform or module draws from torch, `random` or `numpy.random` while training comes
-    from streams of the learner's own, which `seed` starts and `save` stores. Under `torchrun` all
-    processes hold the same learner and share its passes: each makes the same calls.
+    from streams of the learner's own, which ``seed`` starts and `save` stores.
+
+    `predict`, `outputs`, `score`, `judge` and `save` may be called from other threads while one
+    learns: they see the model after a whole step, and change nothing. Under `torchrun` all
+    processes hold the same learner and share its passes: each makes the same calls, from one
+    thread.
     """
 
     def __init__(
@@ -94,29 +98,47 @@ class ContinualLearner:
         encoder: "nn.Module | FrozenEncoder | None" = None,
         detector: MakeDetector | None = None,
         device: str | torch.device | None = None,
-        **settings: Any,
+        memory: int = 500,
+        lr: float | None = None,
+        epochs: int = 10,
+        batch_size: int = 32,
+        memory_batch: int = 32,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        selection: str | None = None,
+        rehearse_last: int | None = None,
+        influence: Literal["none", "metasp", "robust"] = "none",
+        seed: int = 1231,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        compile: bool = False,
+        clip_norm: float | None = None,
+        head: str | None = None,
+        scheduler_step: Literal["epoch", "step"] = "epoch",
+        window: int = WINDOW,
+        keep: Literal["inputs", "features"] = "inputs",
+        settings: Mapping[str, object] | None = None,
+        **of_method: object,
     ) -> None:
-        self.model = model
-        self.method, self._recipe, self.settings = chosen(method, settings)
-        before = FrozenEncoder.of(encoder)
-        code = (loss_fn, metric, transform, augment, optimizer, scheduler, before, detector)
-        self._parts = Parts(*code)
-        self._ranks = joined()
-        about = (self.method, self._recipe, self.settings, self._parts)
-        self._trainer = build(model, *about, device, self._ranks)
-        self._head = head_layer(model, self.settings.head) if self.settings.head else None
-        learner = self._trainer.learner
-        self._random = OwnRandomness(learner.streams, learner.device)
-        self._history = measured()
-        self._learned: list[dict[str, Any]] = []  # each task: when, how many
-        self._removed: list[Removal] = []
-        self._records = Records()
-        self._names: list[str] = []  # of the classes, where labels are text
-        self._audit = Audit()
-        self._next_id = 0
-        self._busy = False
+        numbers = LearnerSettings(
+            memory=memory, lr=lr, epochs=epochs, batch_size=batch_size, memory_batch=memory_batch,
+            momentum=momentum, weight_decay=weight_decay, selection=selection, seed=seed,
+            rehearse_last=rehearse_last, influence=influence, precision=precision, compile=compile,
+            clip_norm=clip_norm, head=head, scheduler_step=scheduler_step, window=window, keep=keep,
+            settings={**(settings or {}), **of_method},
+        )  # fmt: skip
+        self.model, self._named = model, isinstance(method, str)
+        self.method, self._recipe, self.settings = choose_method(method, numbers)
+        code = UserCode(
+            loss_fn=loss_fn, metric=metric, transform=transform, augment=augment,
+            optimizer=optimizer, scheduler=scheduler, encoder=FrozenEncoder.of(encoder),
+            detector=detector,
+        )  # fmt: skip
+        parts = self.method, self._recipe, self.settings, code
+        self._code, self._ranks, self._history = code, joined(), History()
+        self._trainer = build_trainer(model, *parts, device, self._ranks)
+        intake = Intake(self._trainer, self._history, *parts)
+        self._session = Session(self._trainer, self._history, intake, self._ranks)
         self._stream: ref[Generator[Event, None, None]] | None = None
-        self._named = isinstance(method, str)
 
     def learn(
         self,
@@ -140,8 +162,8 @@ class ContinualLearner:
         is interrupted, the learner is as before."""
         stream = self.stream(dataset, ids, test, trusted, validation, patience)
         with closing(stream) as events:
-            told = progress and (self._ranks is None or self._ranks.rank == 0)
-            for _ in learning.shown(events, self._trainer) if told else events:
+            shown = progress and (self._ranks is None or self._ranks.rank == 0)
+            for _ in views.with_progress_bar(events, self._trainer) if shown else events:
                 pass
         return self
 
@@ -154,46 +176,50 @@ class ContinualLearner:
         validation: Data | float | None = None,
         patience: int = PATIENCE,
     ) -> Generator[Event, None, None]:
-        """Learn as `learn` does, giving each event as it happens. A loop that is left before the
+        """Learn as `learn` does, and yield each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before. `finish` ends it."""
-        self._check_idle("learn")  # before the data moves any random stream
-        trainable(self.model)  # there may be none left since the last task
+        session = self._session
+        session.check_idle("learn")  # before the data moves any random stream
+        check_trainable(self.model)  # there may be none left since the last task
         if ids is not None:
             check_order(dataset)
-        before = self._random.state()
+        random = session.random.state()
         try:
-            with self._random.used():  # a loader may shuffle
-                found = given(self, dataset)
-                tests = None if test is None else given(self, test, "test dataset")
-                verified = None if trusted is None else given(self, trusted, "trusted examples")
-                held = held_out_of(validation, partial(given, self))
+            with session.random.used():  # a loader may shuffle
+                train = session.read(dataset)
+                tests = None if test is None else session.read(test, "test dataset")
+                verified = None if trusted is None else session.read(trusted, "verified examples")
+                held: Labelled | float | None = None
+                if isinstance(validation, Real):
+                    held = check_share(validation)
+                elif validation is not None:
+                    held = session.read(validation, "validation dataset")
         except BaseException:
-            self._random.restore(before)
+            session.random.restore(random)
             raise
-        self._trainer.stopping.patience = checked_patience(patience)
-        events = learning.task_events(self, Arriving(found, ids, tests, verified, held), before)
+        self._trainer.stopping.patience = check_patience(patience)
+        events = session.run(TaskData(train, ids, tests, verified, held), random)
         self._stream = ref(events)
         return events
 
     def observe(self, batch: Data, ids: Rows | None = None) -> list[Event]:
         """Take one step on a batch of a stream that tells no tasks, and let the memory decide about
-        it. Classes may come at any time. Gives what happened. All batches since the first are one
+        it. Classes may come at any time. Returns what happened. All batches since the first are one
         open task, of which the newest `window` examples stand for what is new; it ends with
         `finish`, or when a ``detector`` sees the loss rise, which begins another with the next
         batch. Between two batches the learner can be used, saved and loaded as ever; a batch that
         is refused changes nothing."""
-        self._check_idle("observe")
-        trainable(self.model)
-        return observing.observe_batch(self, given(self, batch, "batch"), ids)
+        return self._session.observe(self._session.read(batch, "batch"), ids)
 
     def finish(self) -> list[Event]:
         """End the task that a `stream` is in, before its last epoch, or the open one of `observe`:
         properly. The memory chooses, tests are taken, and with a validation the best weights are
-        kept. Gives the events that were left; the stream has no further ones."""
-        if self._trainer.open and not self._busy:
-            return observing.finish(self)
+        kept. Returns the events that were left; the stream has no further ones."""
+        busy = self._session.before is not None
+        if self._trainer.open and not busy:
+            return self._session.finish()
         events = self._stream() if self._stream is not None else None
-        if not self._busy or events is None or getgeneratorstate(events) == GEN_RUNNING:
+        if not busy or events is None or getgeneratorstate(events) == GEN_RUNNING:
             raise UserError(
                 "no task is under way: finish ends one that `observe` opened, or one between two "
                 "events of its stream."
@@ -204,25 +230,23 @@ class ContinualLearner:
     def trust(self, examples: Data) -> list[int]:
         """Pin examples of classes already seen, whose labels a person has verified, in the memory:
         a Dataset or a pair (inputs, labels). They count in its budget, within their class's share,
-        and stay as long as it lasts. Gives their ids."""
-        self._check_idle("trust")
-        self._check_learned()
-        return learning.pin(self, given(self, examples, "trusted examples"))
+        and stay as long as it lasts. Returns their ids."""
+        return self._session.trust(self._session.read(examples, "verified examples"))
 
     def judge(self, examples: Data, ids: Rows | None = None) -> pa.Table:
-        """What the model and the memory as they stand think of examples before they are learned.
-        One row each: id, label, its influence on stability and plasticity (below 0 helps), the
+        """Judge examples before they are learned, by the model and the memory as they stand. One
+        row each: id, label, its influence on stability and plasticity (below 0 helps), the
         probability that its label is wrong (null: nothing in memory stands for its class), and the
-        class that it looks like. Nothing changes but the log that `audit` gives."""
-        self._check_idle("judge")
-        self._check_learned()
-        return judged(self, given(self, examples, "examples to judge"), ids)
-
-    def audit(self) -> pa.Table:
-        """The log of what was thought and done of examples, the newest last: id, task, what
-        (judged, kept, learned, weighted down, dropped), the probability that the label is wrong and
-        the mean weight relative to an even one. It holds ids and nothing else of an example."""
-        return self._audit.table()
+        class that it looks like. Nothing changes."""
+        self._session.check_learned()
+        data = self._session.read(examples, "examples to judge")
+        if not data.are_classes:
+            raise UserError("only labels that are classes can be judged: give numbers or names.")
+        names = torch.full((len(data.labels),), views.UNNAMED)
+        if ids is not None:
+            names = as_ids(ids, len(data.labels), 0)
+        verdicts, data = self._session.judge(data, names)
+        return views.verdict_table(verdicts, data.labels, names, data.names)
 
     @overload
     def predict(self, x: Columns, names: Literal[False] = False) -> Tensor: ...
@@ -231,45 +255,39 @@ class ContinualLearner:
     def predict(self, x: Columns, names: Literal[True]) -> list[str]: ...
 
     def predict(self, x: Columns, names: bool = False) -> Tensor | list[str]:
-        """The class of each input (n,), of those seen; a regression's outputs. With ``names`` the
-        names of the classes, where labels are text."""
-        self._check_learned()
-        if names and not self._names:
-            raise UserError("the classes were learned as numbers: leave names out.")
-        said = self._said(x, self._trainer.learner.scoring())
-        found = answers(said, self.classes, self._parts.loss_fn is not None)
-        return [self._names[number] for number in found.tolist()] if names else found
+        """Return the class of each input (n,), of those seen; a regression's outputs. With
+        ``names`` the names of the classes, where labels are text."""
+        with self._session.turn:
+            self._session.check_learned()
+            if names and not self.class_names:
+                raise UserError("the classes were learned as numbers: leave names out.")
+            outputs = self._session.outputs(self._inputs(x), scored=True)
+            classes = answers(outputs, self.classes, self._code.loss_fn)
+            return [self.class_names[c] for c in classes.tolist()] if names else classes
 
     def outputs(self, x: Columns) -> Tensor:
-        """What the model says to each input (n, …), in evaluation mode, on the CPU."""
-        return self._said(x)
+        """Return the model's outputs for each input (n, …), in evaluation mode, on the CPU."""
+        with self._session.turn:
+            return self._session.outputs(self._inputs(x), scored=False)
 
     def score(self, dataset: Data) -> float:
-        """The metric on a dataset; without one the accuracy, or a regression's mean loss."""
-        if self._parts.metric is None:
-            self._check_learned()
-        found = translated(given(self, dataset), self._names)
-        if self._learned:
-            self._parts.check_scored(found.labels, self._trainer.tasks[-1].train.labels)
-        if self._parts.encoder is not None:
-            self._parts.encoder.store(found.inputs)
-        said = self._said(found.inputs, self._trainer.learner.scoring())
-        return score_outputs(self._trainer.learner, self._parts, said, found.labels, self.classes)
+        """Return the metric on a dataset; without one the accuracy, or a regression's mean loss."""
+        return self._session.score(self._session.read(dataset))
 
     @property
     def classes(self) -> tuple[int, ...]:
         """All classes seen, ascending."""
-        return tuple(sorted({label for task in self._trainer.tasks for label in task.classes}))
+        return self._session.classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The name of each class by its number, where labels are text; else none."""
-        return tuple(self._names)
+        return self._history.class_names
 
     @property
     def tasks(self) -> int:
         """How many tasks have been learned, with the one that is open."""
-        return len(self._learned)
+        return len(self._history.learned)
 
     @property
     def batches(self) -> int:
@@ -279,41 +297,50 @@ class ContinualLearner:
     @property
     def memory(self) -> MemoryView:
         """A read-only dataset of what is stored, with a table to audit it."""
-        held = self._trainer.learner.memory
-        return MemoryView(held, observing.all_influence(self), self._learned, self._names)
+        return MemoryView(self._trainer.learner.memory, self._memory_table)
 
     @property
     def removed(self) -> list[Removal]:
         """The ids, moment and reason of each removal; nothing of their content."""
-        return deepcopy(self._removed)
+        return deepcopy(self._history.removed)
 
     def influence(self) -> pa.Table:
-        """One row for each example that was measured or is in memory: id, label, task, mean
+        """Return one row for each example that was measured or is in memory: id, label, task, mean
         stability, plasticity and fused influence (null: never measured; negative: helpful), count
         of measurements, in_memory."""
-        held, tasks = self._trainer.learner.memory, self._trainer.tasks
-        return influence_table(held, observing.all_influence(self), tasks, self._names)
+        with self._session.turn:
+            memory, tasks = self._trainer.learner.memory, self._trainer.tasks
+            stats = self._session.influence()
+            return views.influence_table(memory, stats, tasks, self.class_names)
 
     def suspects(self, by: str | None = None, top: int | None = None) -> pa.Table:
-        """The examples whose labels look wrong, the most suspect first: as many as are expected to
-        be wrong, or ``top``. ``by`` is a way to tell (``odds``, ``score``, ``margin``, ``loss``,
-        ``influence``, ``both``); unless given, the first of them that is known. Each is a column,
-        beside id, task, label and the class that the model gave last."""
-        return showing.suspects_table(self, by, top)
+        """Return the examples whose labels look wrong, the most suspect first: as many as are
+        expected to be wrong, or ``top``. ``by`` is a way to tell (``odds``, ``score``, ``margin``,
+        ``loss``, ``influence``, ``both``); unless given, the first of them that is known. Each is a
+        column, beside id, task, label and the class that the model gave last."""
+        with self._session.turn:
+            return views.suspects_table(self._history.scores(), by, top)
 
     def explore(
         self, page: str | Path, words: Mapping[int, str] | None = None, limit: int = 10_000
     ) -> Path:
         """Write the explorer's page: which examples help the model remember and which help it
-        learn, and what the memory kept, with pictures or numbers of what it holds. ``words`` are
-        texts of examples, by id, to show instead; at most ``limit`` examples are shown."""
-        content = showing.page(self, words, limit)
-        heard(self._ranks, lambda: showing.write_page(Path(page), content))
+        learn, and what the memory holds, with pictures or numbers. ``words`` are texts of examples,
+        by id, to show instead; at most ``limit`` examples are shown."""
+        memory, tasks = self._trainer.learner.memory, self._trainer.tasks
+        with self._session.turn:
+            about = self._about()
+            content = views.explorer_page(about, self._history, tasks, memory, words, limit)
+        heard(self._ranks, lambda: files.write(Path(page), content))
         return Path(page)
 
     def report(self) -> str:
-        """What was learned, task by task, with scores where there were tests, as Markdown."""
-        return showing.report_text(self)
+        """Return what was learned, task by task, with scores where there were tests, as
+        Markdown."""
+        memory, tasks = self._trainer.learner.memory, self._trainer.tasks
+        title = f"{self.method} on {type(self.model).__name__}"
+        with self._session.turn:
+            return views.report_text(title, self._history, tasks, memory)
 
     def forget(
         self,
@@ -324,25 +351,31 @@ class ContinualLearner:
         """Remove examples, by their ids or where ``predicate(row)`` holds for a row of
         `influence()`: from the memory, from the influences, and so from every file saved from now
         on. Free slots are filled again by what comes. What the weights have learned stays learned.
-        Gives the ids, which are never learned again; `removed` keeps the record."""
-        self._check_idle("forget")
+        Returns the ids, which are never learned again; `removed` keeps the record."""
         if (ids is None) == (predicate is None):
             raise UserError("forget needs either ids or a predicate: give one of them.")
-        if predicate is not None:
-            rows = cast(list[InfluenceRow], self.influence().to_pylist())
-            gone = [row["id"] for row in rows if predicate(row)]
-        else:
-            gone = sorted(whole_numbers(ids))
-        return learning.remove(self, gone, reason)
+        if not isinstance(reason, str):
+            raise UserError(f"the reason is a text that is kept, not {reason!r}.")
+        with self._session.turn:
+            self._session.check_idle("forget")
+            if predicate is not None:
+                rows = cast(list[InfluenceRow], self.influence().to_pylist())
+                gone = [row["id"] for row in rows if predicate(row)]
+            else:
+                gone = ids_to_forget(ids)
+            self._session.forget(gone, reason)
+        return gone
 
     def save(self, path: str | Path) -> None:
         """Write everything but the code to one file, in one step: after `load` learning goes on
-        to the same bits."""
-        self._check_idle("save")
-        tensors, about = to_file(self)
-        if self._ranks is not None:
-            check_alike(self._ranks, tensors, APART)
-        heard(self._ranks, lambda: files.write(Path(path), tensors, about))
+        to the same bits. In the middle of a task of `learn` it is the learner as it was before the
+        task."""
+        with self._session.turn:
+            tensors, about = self._content()
+            if self._ranks is not None:
+                check_alike(self._ranks, tensors, APART)
+            content = files.pack(tensors, about)
+        heard(self._ranks, lambda: files.write(Path(path), content))
 
     @classmethod
     def load(
@@ -361,33 +394,79 @@ class ContinualLearner:
         detector: MakeDetector | None = None,
         device: str | torch.device | None = None,
     ) -> Self:
-        """The learner that was saved, around a model of the same kind, whose weights are replaced.
-        What was given as code (loss_fn, metric, transform, augment, optimizer, scheduler,
+        """Return the learner that was saved, around a model of the same kind, whose weights are
+        replaced. What was given as code (loss_fn, metric, transform, augment, optimizer, scheduler,
         encoder, detector, a method of your own) is given again."""
-        code: dict[str, Any] = {"loss_fn": loss_fn, "metric": metric, "transform": transform}
-        code |= {"augment": augment, "optimizer": optimizer, "scheduler": scheduler}
-        code |= {"encoder": encoder, "detector": detector}
-        loaded = from_file(cls, Path(path), model, {**code, "method": method, "device": device})
-        assert isinstance(loaded, cls)
-        return loaded
-
-    def _said(self, x: Any, scoring: Scoring | None = None) -> Tensor:
-        """The model's outputs, or what the method makes of them to predict."""
-        learner = self._trainer.learner
-        inputs = given_inputs(self, x)
-        return outputs_or_user_error(learner, inputs, scoring, self._parts.encoder)
-
-    def _check_idle(self, what: str) -> None:
-        if self._busy:
+        path = Path(path)
+        tensors, about = files.parse(heard(joined(), lambda: files.read(path)), path)
+        code: dict[str, Any] = {
+            "loss_fn": loss_fn, "metric": metric, "transform": transform, "augment": augment,
+            "optimizer": optimizer, "scheduler": scheduler, "encoder": encoder,
+            "detector": detector,
+        }  # fmt: skip
+        files.check_code(path, about, {**code, "method": method})
+        learner = cls(model, method or about["method"], device=device, **code, **about["settings"])
+        if learner.method != about["method"]:
             raise UserError(
-                f"cannot {what} in the middle of a task: let its stream run to the end, or close "
-                "it."
+                f"{path} was saved with method {about['method']}, not {learner.method}: pass the "
+                "first."
             )
-
-    def _check_learned(self) -> None:
-        """Of classes nothing can be said before there are any."""
-        if not self._learned and self._parts.loss_fn is None:
+        session = learner._session
+        session.intake.resize_head(about["head"])
+        files.check_model(path, files.section(tensors, "model"), model)
+        before = learner._code.encoder
+        if before is not None and before.weights != about["encoder"]:
             raise UserError(
-                "no class has been learned yet: learn a dataset first, or call `outputs` for what "
-                "the model returns now."
+                f"{path} was saved with an encoder of other weights: pass the encoder that it was "
+                "saved with."
             )
+        tasks = unpack_tasks(about["classes"], files.section(tensors, "tasks"))
+        session.restore(Snapshot(tensors, about, tasks))
+        session.history.restore(tensors)
+        return learner
+
+    def _inputs(self, x: Columns) -> trees.Tree:
+        """Read inputs without labels; every process must be given the same."""
+        memory, session = self._trainer.learner.memory, self._session
+        held = memory.inputs if self.settings.keep == "inputs" else None
+        inputs = read_inputs(x, held, session.dtype)
+        session.check_alike(trees.to_columns("inputs", inputs), "inputs")
+        return inputs
+
+    def _memory_table(self) -> pa.Table:
+        with self._session.turn:
+            memory, learned = self._trainer.learner.memory, self._history.learned
+            return views.memory_table(memory, self._session.influence(), learned, self.class_names)
+
+    def _about(self) -> dict[str, Any]:
+        """Return what the explorer says of a learner."""
+        return {
+            "method": self.method,
+            "benchmark": "your data",
+            "seed": self.settings.seed,
+            "budget": self.settings.memory,
+            "epochs": self.settings.epochs,
+            "backbone": type(self.model).__name__,
+            "selection": self.settings.selection or self._recipe.selection,
+        }
+
+    def _content(self) -> tuple[State, dict[str, Any]]:
+        """Return the content of a file: tensors by name, and plain values."""
+        tensors, about, tasks = self._session.before or self._session.snapshot()
+        tensors = {**tensors, **self._history.state()}
+        tensors |= files.prefixed("tasks", pack_tasks(tasks))
+        of_method = self._trainer.method.settings
+        values = {**self.settings.settings, **dict(of_method or {})}
+        known = {key: value for key, value in values.items() if value is not None}
+        encoder = self._code.encoder
+        about = {
+            **about,
+            "classes": [list(task.classes) for task in tasks],
+            "version": __version__,
+            "method": self.method,
+            "own_method": not self._named,
+            "code": self._code.names(),
+            "settings": {**self.settings.as_dict(), "settings": known},
+            "encoder": None if encoder is None else encoder.weights,
+        }
+        return tensors, about

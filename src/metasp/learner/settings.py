@@ -1,8 +1,8 @@
-"""What a learner is told: its settings, and the parts that are code."""
+"""Settings of a learner: its numbers, and what it is given as code."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from metasp.engine.change import MakeDetector
 from metasp.engine.observing import WINDOW
 from metasp.errors import UserError, unknown
 from metasp.learner.encoder import FrozenEncoder
-from metasp.methods import BEST, METHODS, RECOMMENDED, Method, Recipe, method_named
+from metasp.methods import BEST, RECOMMENDED, Method, Recipe, added_by, method_named
 from metasp.methods.joint import Joint
 from metasp.spec import TrainingSpec
-from metasp.trees import Tree, kind
+from metasp.trees import Tree
 from metasp.types import LossFn
 
 Metric = Callable[[Tensor, Tensor], float | Tensor]
@@ -42,6 +42,13 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], LRScheduler]
 """The optimizer to what moves its learning rate."""
 
+FACTORIES = {
+    "optimizer": "optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4)",
+    "scheduler": "scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 5)",
+    "detector": "detector=lambda: river.drift.ADWIN()",
+}
+"""What is given as a function that makes it, with an example."""
+
 
 class LearnerSettings(TrainingSpec):
     """The numbers of a learner. None means "the method's own default"."""
@@ -62,35 +69,9 @@ class LearnerSettings(TrainingSpec):
         "inputs", "What the memory holds, with an encoder."
     )
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        known = cls.model_fields
-        for key in values:
-            if key in known:
-                continue
-            if key in ("lr_drop_at", "lr_drop"):
-                raise UserError(
-                    f"{key} is a setting of runs, and the rate of a learner follows its scheduler: "
-                    "pass scheduler=lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [5]) instead."
-                )
-            if any(key in recipe.settings for recipe in METHODS.values()):
-                raise UserError(
-                    f"{key} is a setting of the method: give settings={{{key!r}: {values[key]!r}}}."
-                )
-            raise unknown("setting of a learner", key, known)
-        return cls(**values)
-
-
-MADE = {
-    "optimizer": "optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4)",
-    "scheduler": "scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 5)",
-    "detector": "detector=lambda: river.drift.ADWIN()",
-}
-"""What is given as a function that makes it, with an example."""
-
 
 @dataclass(frozen=True)
-class Parts:
+class UserCode:
     """What a learner is given as code; a saved learner is given it again."""
 
     loss_fn: LossFn | None = None
@@ -103,56 +84,46 @@ class Parts:
     detector: MakeDetector | None = None
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            part = getattr(self, entry.name)
-            if part is not None and not callable(part):
-                kind = f"a function{' that makes one' if entry.name in MADE else ''}"
+        for name, value in vars(self).items():
+            if value is not None and not callable(value):
+                kind = f"a function{' that makes one' if name in FACTORIES else ''}"
                 raise UserError(
-                    f"{entry.name} must be {kind}, not a {type(part).__name__} itself: give "
-                    f"{MADE.get(entry.name, kind)}."
+                    f"{name} must be {kind}, not a {type(value).__name__} itself: give "
+                    f"{FACTORIES.get(name, kind)}."
                 )
 
-    def check_scored(self, labels: Tensor, learned: Tensor) -> None:
-        """Raise if labels to score against cannot be compared with what was learned from others; a
-        metric of one's own may take any."""
-        other = labels.shape[1:] != learned.shape[1:]
-        if self.metric is None and (other or (self.loss_fn is None and labels.is_floating_point())):
-            raise UserError(
-                f"the labels to score against are {kind(labels)} and those learned "
-                f"{kind(learned)}: bring them to one kind."
-            )
-
     def names(self) -> dict[str, str]:
-        """What each given part is called, for a sentence about one that is missing."""
-        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {
-            key: getattr(part, "__qualname__", type(part).__name__)
-            for key, part in given.items()
-            if part is not None
-        }
+        """Return what each value is called, for a sentence about one that is missing."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return {k: getattr(v, "__qualname__", type(v).__name__) for k, v in given.items()}
 
 
-def chosen(
-    wanted: "str | type[Method] | Method", values: Mapping[str, Any]
+def choose_method(
+    method: "str | type[Method] | Method", settings: LearnerSettings
 ) -> tuple[str, Recipe, LearnerSettings]:
-    """A method's name and recipe, from its name, its class, or an object (taken as its class
-    and settings), and the settings of the learner."""
-    settings = LearnerSettings.of(values)
-    if wanted == BEST:
-        wanted = RECOMMENDED.method
+    """Return a method's name and recipe, from its name, its class, or an object (taken as its class
+    and settings), and the settings with what `best` adds to them."""
+    if method == BEST:
+        method = RECOMMENDED.method
         settings = settings.with_(selection=settings.selection or RECOMMENDED.selection)
-    if isinstance(wanted, str):
-        name, recipe = wanted, method_named(wanted)
-    elif isinstance(wanted, Method):
-        preset = {} if wanted.settings is None else dict(wanted.settings)
-        name, recipe = type(wanted).__qualname__, Recipe(type(wanted), preset)
-    elif isinstance(wanted, type) and issubclass(wanted, Method):
-        name, recipe = wanted.__qualname__, Recipe(wanted)
+    if isinstance(method, str):
+        name, recipe = method, method_named(method)
+    elif isinstance(method, Method):
+        preset = {} if method.settings is None else dict(method.settings)
+        name, recipe = type(method).__qualname__, Recipe(type(method), preset)
+    elif isinstance(method, type) and issubclass(method, Method):
+        name, recipe = method.__qualname__, Recipe(method)
     else:
         raise UserError(
-            f"method must be a name, or a Method of your own, not {wanted!r}: see `metasp list "
+            f"method must be a name, or a Method of your own, not {method!r}: see `metasp list "
             "methods`."
         )
+    added = added_by(settings.influence)
+    known = {*recipe.settings, *(added.settings if added is not None else ())}
+    for key in settings.settings:
+        if key not in known:
+            every = [*known, *LearnerSettings.model_fields]
+            raise unknown(f"setting of a learner with {name}", key, every)
     if recipe.kind is Joint:
         raise UserError(
             "joint trains again on all past data, which a learner does not keep: learn all of it "

@@ -1,0 +1,402 @@
+"""Turn whatever holds a user's examples into aligned tensors: inputs, labels and ids."""
+
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
+
+from metasp import trees
+from metasp.errors import UserError
+from metasp.trees import Tree
+from metasp.types import ArrayLike, Examples, Rows
+
+Columns = Rows | Mapping[str, object] | tuple[object, ...]
+"""Inputs: one column, or several by name or in order."""
+
+Data = (
+    tuple[Columns, Rows]
+    | Mapping[str, object]
+    | Dataset[object]
+    | DataLoader[object]
+    | Iterable[object]
+)
+"""What a learner learns from: inputs and labels, as columns, as examples or as batches."""
+
+Ids = int | ArrayLike | Iterable[int]
+"""Ids of examples: one, or any collection of them."""
+
+Labels = Tensor | np.ndarray[Any, Any]
+"""Labels as numbers, or as an array of texts."""
+
+LARGEST_ID = 2**62  # the next one must still be a number
+
+
+class Labelled(NamedTuple):
+    """Inputs (n, …), or a tree of them, and labels (n, …): whole numbers for classes, floats for
+    anything else. `names` are what the numbers stand for where labels are text."""
+
+    inputs: Tree
+    labels: Tensor
+    names: tuple[str, ...] = ()
+
+    @property
+    def are_classes(self) -> bool:
+        return self.labels.dim() == 1 and not self.labels.is_floating_point()
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """Classes among the labels, ascending; none where labels are not classes."""
+        return tuple(sorted({*self.labels.tolist()})) if self.are_classes else ()
+
+    def at(self, index: Tensor) -> "Labelled":
+        """Select some of the examples."""
+        return Labelled(trees.rows(self.inputs, index), self.labels[index], self.names)
+
+    def no_examples(self) -> Examples:
+        """Return no examples of the same kind."""
+        return self.at(torch.zeros(0, dtype=torch.long)).examples()
+
+    def examples(self, ids: Tensor | None = None) -> Examples:
+        """Return them as training or test data, under these ids (n,)."""
+        return Examples.of(self.inputs, self.labels, ids)
+
+
+def read_examples(data: Any, dtype: torch.dtype, what: str = "dataset") -> Labelled:
+    """Read all examples of a torch Dataset or DataLoader, of a pair (inputs, labels) of columns, of
+    a dictionary of columns with the labels among them, or of an iterable of examples or batches.
+    Floats take the model's `dtype`; `what` names the data in errors."""
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, Mapping) or is_pair(data):
+        return checked(*split_item(data, what), dtype, what)
+    map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if isinstance(data, DataLoader | IterableDataset | list | tuple):
+        map_style = False
+    if not map_style and not isinstance(data, Iterable):
+        raise not_pairs(what)
+    rows = (data[index] for index in range(len(data))) if map_style else data
+    items = [split_item(row, what, collated=not map_style) for row in rows]
+    if not items:
+        raise empty(what)
+    if isinstance(data, DataLoader):
+        batched = data.batch_sampler is not None or any(labels.ndim for _, labels in items)
+    else:
+        batched = not map_style and all(is_batch(*item) for item in items)
+    inputs, labels = zip(*items)
+    join = torch.cat if batched else torch.stack
+    return checked(join_inputs(inputs, what, join), join_labels(labels, what, join), dtype, what)
+
+
+def read_inputs(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
+    """Read inputs without labels; they are of the kind that the memory has `held`, if it has."""
+    if isinstance(x, Dataset | DataLoader):
+        raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
+    if isinstance(x, Mapping):
+        known = held if isinstance(held, Mapping) else {}
+        x = {name: value for name, value in x.items() if name not in trees.LABELS or name in known}
+        if isinstance(held, Tensor):
+            raise UserError(
+                f"the inputs are a dictionary ({', '.join(map(str, x))}) and were one tensor "
+                "before: bring them to one kind."
+            )
+    inputs = as_tensor(x, "inputs") if isinstance(held, Tensor) else as_tree(x, None, "inputs")
+    inputs = trees.each(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
+    leaves = trees.named_leaves(inputs)
+    before = {} if held is None else trees.named_leaves(held)
+    alone = [leaves[name].shape == t.shape[1:] for name, t in before.items() if name in leaves]
+    if alone and all(alone):
+        raise UserError("this is a single input without a batch around it: give x[None].")
+    check_lengths(inputs, "the batch")
+    return inputs
+
+
+def is_pair(data: Any) -> bool:
+    """Tell whether it is a pair of columns, not a list of two examples."""
+    if isinstance(data, tuple):
+        return len(data) == 2
+    columns = isinstance(data, list) and len(data) == 2
+    return columns and all(isinstance(part, Tensor | np.ndarray) for part in data)
+
+
+def is_batch(inputs: Tree, labels: Labels) -> bool:
+    """Tell whether an item of an iterable is a batch: its labels are one axis, and its inputs have
+    the same one and further ones."""
+    leaves = trees.named_leaves(inputs).values()
+    return (
+        labels.ndim == 1
+        and all(leaf.dim() and len(leaf) == len(labels) for leaf in leaves)
+        and any(leaf.dim() > 1 for leaf in leaves)
+    )
+
+
+def split_item(item: Any, what: str, collated: bool = False) -> tuple[Tree, Labels]:
+    """Split an example, a batch or a whole data set into inputs and labels: a pair, or a dictionary
+    with the labels inside. In one that a loader has `collated`, a list is a tuple of columns:
+    loaders make lists of them."""
+    if isinstance(item, Mapping):
+        key = trees.label_key(item)
+        if key is None:
+            raise UserError(
+                f"the {what} holds a dictionary without labels ({', '.join(map(str, item))}): put "
+                "them in under `labels`, or give pairs of input and label."
+            )
+        inputs: Any = {name: value for name, value in item.items() if name != key}
+        labels = as_labels(item[key], what)
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        inputs, labels = item[0], as_labels(item[1], what)
+    else:
+        raise not_pairs(what)
+    if collated and labels.ndim and isinstance(inputs, list):
+        inputs = tuple(inputs)
+    return as_tree(inputs, len(labels) if labels.ndim else None, what), labels
+
+
+def as_tensor(value: Any, what: str) -> Tensor:
+    """Make a tensor of a tensor, array, number, list or picture (channels first)."""
+    if isinstance(value, Tensor):
+        return value
+    array = as_array(value, what)
+    if array.size and isinstance(array.flat[0], str | bytes):
+        raise UserError(
+            f"the {what} holds text as inputs: give the numbers that a tokenizer makes of it, and "
+            "leave the words out."
+        )
+    if array.dtype.kind not in "biuf":
+        raise UserError(
+            f"the {what} holds {array.dtype.name} values: turn them into numbers first, for "
+            "instance by numbering the classes."
+        )
+    if array.dtype.kind in "iu" and array.dtype != np.uint8:
+        array = array.astype(np.int64)
+    return torch.from_numpy(np.array(array))
+
+
+def as_array(value: Any, what: str) -> np.ndarray[Any, Any]:
+    """Make an array of a value; of a picture with its channels first."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UserError(
+            f"the {what} holds rows of different lengths: bring them to one shape first."
+        ) from error
+    if hasattr(value, "getbands"):  # a PIL image
+        array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+    return array
+
+
+def as_labels(value: Any, what: str) -> Labels:
+    """Make a tensor of labels that are numbers, an array of texts of those that are names."""
+    if isinstance(value, Tensor):
+        return value
+    array = as_array(value, what)
+    if array.dtype.kind not in "OUST":
+        return as_tensor(array, what)
+    labels = array.reshape(-1).tolist()
+    for row, label in enumerate(labels):
+        if label is None or label != label or str(label) == "<NA>":
+            raise UserError(
+                f"example {row} of the {what} has no label: give it one, or leave it out."
+            )
+    if all(isinstance(label, int) for label in labels):
+        return torch.tensor(labels, dtype=torch.long).reshape(array.shape)
+    texts = [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
+    return np.array(texts, dtype=object).reshape(array.shape)
+
+
+def as_tree(value: Any, count: int | None, what: str) -> Tree:
+    """Make a tree of tensors of inputs. A dictionary is one, and so is a tuple of columns; but
+    where `count` examples are known and it has as many items, which are no columns of that length,
+    the tuple holds the rows, as a list does."""
+    if isinstance(value, Mapping):
+        if not value or not all(isinstance(key, str) for key in value):
+            raise UserError(
+                f"the {what} has a dictionary of inputs whose keys are not all names, or that is "
+                "empty: name each input as an argument of the model."
+            )
+        return {key: as_tree(item, count, f"{key} of the {what}") for key, item in value.items()}
+    if isinstance(value, tuple | list) and value and all(map(is_column, value)):
+        rows = count is not None and len(value) == count
+        columns = tuple(as_tree(item, count, what) for item in value)
+        leaves = trees.named_leaves(columns).values()
+        fits = count is not None and all(leaf.dim() and len(leaf) == count for leaf in leaves)
+        if (fits and not rows) or (isinstance(value, tuple) and (fits or not rows)):
+            return columns
+    return as_tensor(value, what)
+
+
+def is_column(item: Any) -> bool:
+    """Tell whether an item of a tuple is an input of its own and not a number of a row."""
+    if isinstance(item, Mapping) or hasattr(item, "getbands"):
+        return True
+    if isinstance(item, tuple | list):
+        return bool(item) and all(map(is_column, item))
+    return isinstance(item, Tensor | np.ndarray) and item.ndim > 0
+
+
+def join_inputs(inputs: Sequence[Tree], what: str, join: Callable[..., Tensor]) -> Tree:
+    """Join the inputs of single examples (stacked) or of batches (end to end) to one tree."""
+    try:
+        tree: Tree = tree_map(lambda *leaves: join(leaves), *inputs)
+    except (ValueError, RuntimeError) as error:
+        raise not_alike("inputs", what, error) from error
+    return tree
+
+
+def join_labels(labels: Sequence[Labels], what: str, join: Callable[..., Tensor]) -> Labels:
+    """Join the labels of single examples or of batches; numbers become text beside names."""
+    try:
+        if all(isinstance(one, Tensor) for one in labels):
+            return join(labels)
+        arrays = [np.asarray(one) for one in labels]
+        return np.stack(arrays) if join is torch.stack else np.concatenate(arrays)
+    except (ValueError, RuntimeError) as error:
+        raise not_alike("labels", what, error) from error
+
+
+def not_alike(name: str, what: str, error: Exception) -> UserError:
+    reason = str(error).split("\n")[0][:160].rstrip(".")
+    return UserError(
+        f"the {name} of the {what} are not all of one kind ({reason}): give all examples the same "
+        "inputs in one shape, for instance by padding."
+    )
+
+
+def checked(inputs: Tree, labels: Labels, dtype: torch.dtype, what: str) -> Labelled:
+    """Return the examples on the CPU, or raise one sentence on why they are none."""
+    numbers_of, names = numbered(labels)
+    target = dtype if numbers_of.is_floating_point() else torch.long
+    numbers_of = numbers_of.to(target).detach().cpu()
+
+    def on_cpu(leaf: Tensor) -> Tensor:
+        if leaf.layout != torch.strided:
+            raise UserError(f"the {what} holds sparse tensors: make them dense, with x.to_dense().")
+        return (leaf.to(dtype) if leaf.is_floating_point() else leaf).detach().cpu()
+
+    inputs = trees.each(on_cpu, inputs)
+    check_lengths(inputs, f"the {what}", {"labels": numbers_of})
+    if not len(numbers_of):
+        raise empty(what)
+    columns = {f"input{path}": leaf for path, leaf in trees.named_leaves(inputs).items()}
+    for name, column in {**columns, "label": numbers_of}.items():
+        finite = column.reshape(len(column), -1).isfinite().all(1)
+        if not bool(finite.all()):
+            raise UserError(
+                f"the {name} of example {int((~finite).nonzero()[0])} of the {what} is not finite: "
+                "correct it, or leave that example out."
+            )
+    return Labelled(inputs, numbers_of, names)
+
+
+def numbered(labels: Labels) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels as numbers (n, …), and the names that these stand for, in their order: none
+    where labels are numbers anyway."""
+    if isinstance(labels, Tensor):
+        return labels, ()
+    texts = [str(label) for label in labels.reshape(-1).tolist()]
+    names = tuple(sorted({*texts}))
+    numbers_of = {name: number for number, name in enumerate(names)}
+    return torch.tensor([numbers_of[text] for text in texts]).reshape(labels.shape), names
+
+
+def check_lengths(inputs: Tree, what: str, more: Mapping[str, Tensor] | None = None) -> None:
+    """Raise unless all columns, of the inputs and more, have a row for each example."""
+    columns = {f"inputs{path}": leaf for path, leaf in trees.named_leaves(inputs).items()}
+    lengths = {k: len(v) if v.dim() else 0 for k, v in {**columns, **(more or {})}.items()}
+    if len({*lengths.values()}) > 1 or not all(t.dim() for t in columns.values()):
+        some = [f"{length} of {name}" for name, length in lengths.items()][:3]
+        raise UserError(
+            f"{what} has columns of different lengths, {' and '.join(some)}: give one row of each "
+            "per example."
+        )
+
+
+def renumbered(data: Labelled, names: Sequence[str], before: str = "") -> Labelled:
+    """Return examples under the numbers that a learner has for its classes `names`. Other classes
+    get numbers beyond, in their order, as classes that the learner has not met; `names` of the
+    result are then all of them."""
+    if bool(data.names) != bool(names):
+        ours, theirs = ("names" if one else "numbers" for one in (names, data.names))
+        instead = before or f"and the learner's classes are {ours}"
+        raise UserError(
+            f"the labels are {theirs} {instead.format(ours)}: a learner keeps to one kind."
+        )
+    if not names:
+        return data
+    every = [*names, *(name for name in data.names if name not in names)]
+    numbers_of = torch.tensor([every.index(name) for name in data.names])
+    return Labelled(data.inputs, numbers_of[data.labels], tuple(every))
+
+
+def as_ids(ids: Any, count: int, first: int) -> Tensor:
+    """Return the ids (n,) that a user gave to n examples, or running numbers from `first`."""
+    if ids is None:
+        return torch.arange(first, first + count)
+    tensor = as_tensor(ids, "ids")
+    whole = not tensor.is_floating_point() and tensor.dtype != torch.bool
+    if not whole or tensor.shape != (count,) or bool((tensor < 0).any()):
+        raise UserError(
+            f"ids must be {count} whole numbers from 0, one per example; keep a table of your own "
+            "for other names."
+        )
+    if int(tensor.max()) >= LARGEST_ID:
+        raise UserError(f"id {int(tensor.max())} is too large: keep ids below {LARGEST_ID}.")
+    values, counts = torch.unique(tensor, return_counts=True)
+    if len(values) < count:
+        twice = int(values[counts > 1][0])
+        raise UserError(f"id {twice} is given to two examples: give each its own.")
+    return tensor.long().cpu()
+
+
+def ids_to_forget(ids: Any) -> list[int]:
+    """Return ids, ascending, of one whole number or any collection of them."""
+    rows = ids.reshape(-1).tolist() if hasattr(ids, "reshape") else ids
+    rows = [rows] if isinstance(rows, numbers.Number) else rows
+    if isinstance(rows, str) or not isinstance(rows, Iterable):
+        raise UserError(f"ids must be whole numbers, not {ids!r}.")
+    chosen = set()
+    for row in rows:
+        one = row.item() if hasattr(row, "item") else row
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < LARGEST_ID:
+            raise UserError(
+                f"ids must be whole numbers from 0, not {one!r}: a mask must be turned into ids "
+                "first, for instance ids[mask]."
+            )
+        chosen.add(one)
+    return sorted(chosen)
+
+
+def check_order(data: Any) -> None:
+    """Raise if a loader does not give its examples in their own order: ids would go astray."""
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+        return
+    batches = data.batch_sampler
+    sampler = data.sampler if batches is None else getattr(batches, "sampler", None)
+    ordered = isinstance(sampler, SequentialSampler)
+    if not ordered or type(batches) not in (BatchSampler, type(None)):
+        raise UserError(
+            "ids name the examples in the order of the dataset, and this DataLoader shuffles or "
+            "picks them: give ids with the dataset itself, or a loader with shuffle=False."
+        )
+
+
+def not_pairs(what: str) -> UserError:
+    return UserError(
+        f"the {what} does not hold pairs of input and label: give a torch Dataset or DataLoader of "
+        "such pairs, or a pair (inputs, labels) of tensors or arrays."
+    )
+
+
+def empty(what: str) -> UserError:
+    return UserError(f"the {what} is empty: give at least one example.")

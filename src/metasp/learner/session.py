@@ -1,0 +1,306 @@
+"""Session of a learner: its trainer goes through one task after the other, each whole or not at
+all, while other threads may read between two steps."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from metasp import trees
+from metasp.engine.mistakes import Diverged
+from metasp.engine.observing import close, observe
+from metasp.engine.randomness import ONE_AT_A_TIME, OwnRandomness
+from metasp.engine.trainer import Trainer
+from metasp.errors import UserError
+from metasp.events import Evaluated, Event, TaskFinished, as_record
+from metasp.example_stats import ExampleStats
+from metasp.influence.parallel import Ranks
+from metasp.learner import files
+from metasp.learner.build import check_trainable
+from metasp.learner.checks import check_alone, check_follows, check_online, check_scored
+from metasp.learner.history import (
+    History,
+    known_ids,
+    with_ids,
+    without_examples,
+    without_inputs,
+)
+from metasp.learner.inputs import Labelled, read_examples, renumbered
+from metasp.learner.intake import Intake, TaskData
+from metasp.learner.outputs import model_outputs, score_outputs, unchanged
+from metasp.learner.turns import Turns
+from metasp.methods.context import TrainingContext
+from metasp.methods.judging import Verdicts, judge
+from metasp.processes import check_alike
+from metasp.trees import Tree
+from metasp.types import Batch, Rows, State, Task
+
+
+class Snapshot(NamedTuple):
+    """All that a task may change: tensors by name, plain values, and the tasks."""
+
+    tensors: State
+    about: dict[str, Any]
+    tasks: list[Task]
+
+
+class Session:
+    """Takes a trainer through a stream of tasks. `turn` is held during each step and by whoever
+    reads; `before` is the state before the task of `run` that is under way, None between tasks."""
+
+    def __init__(
+        self, trainer: Trainer, history: History, intake: Intake, ranks: Ranks | None
+    ) -> None:
+        self.trainer, self.history, self.intake, self.ranks = trainer, history, intake, ranks
+        self.context: TrainingContext = trainer.learner
+        self.model: nn.Module = trainer.learner.model
+        self.random = OwnRandomness(self.context.streams, self.context.device)
+        self.turn = Turns()
+        self.before: Snapshot | None = None
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """All classes seen, ascending."""
+        return tuple(sorted({label for task in self.trainer.tasks for label in task.classes}))
+
+    def check_idle(self, what: str) -> None:
+        if self.before is not None:
+            raise UserError(
+                f"cannot {what} in the middle of a task: let its stream run to the end, or close "
+                "it."
+            )
+
+    def check_learned(self) -> None:
+        """Raise where nothing can be said of classes, before there are any."""
+        if not self.history.learned and self.intake.code.loss_fn is None:
+            raise UserError(
+                "no class has been learned yet: learn a dataset first, or call `outputs` for what "
+                "the model returns now."
+            )
+
+    def read(self, data: Any, what: str = "dataset") -> Labelled:
+        """Read all examples of whatever holds them; every process must be given the same."""
+        examples = read_examples(data, self.dtype, what)
+        columns = trees.to_columns("inputs", examples.inputs)
+        self.check_alike({"labels": examples.labels, **columns}, what)
+        return examples
+
+    def check_alike(self, tensors: State, what: str) -> None:
+        """Raise unless all processes were given the same tensors."""
+        if self.ranks is not None:
+            apart = (
+                f"the processes were not given the same {what}: give all of them the same rows, "
+                "which the learner splits itself."
+            )
+            check_alike(self.ranks, tensors, apart)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the parameters that are trained."""
+        every = list(self.model.parameters())
+        return next((p.dtype for p in every if p.requires_grad), every[0].dtype)
+
+    def run(self, data: TaskData, random: State) -> Generator[Event, None, None]:
+        """Learn one task from beginning to end, or not at all, with the random streams as they were
+        before the data was read."""
+        trainer = self.trainer
+        with ONE_AT_A_TIME, self.turn:
+            self.check_idle("learn")
+            tensors, about, tasks = self.snapshot()
+            tensors |= files.prefixed("random", random)
+            copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+            self.before = before = Snapshot(copies, about, tasks)
+        stats, modes = self.context.influence_stats, modes_of(self.model)
+        try:
+            with ONE_AT_A_TIME, self.turn, self.random.used():
+                if trainer.open:
+                    raise UserError(
+                        "a stream of batches is open: call finish() to end its task before a whole "
+                        "one."
+                    )
+                trainer.tasks.append(self.intake.make_task(data))
+                if not self.model.training:
+                    self.model.train()
+            steps = trainer.run()
+            while self.before is before:
+                with ONE_AT_A_TIME, self.turn, self.random.used(), torch.enable_grad():
+                    event = next(steps)
+                    if isinstance(event, Evaluated):
+                        self.history.add_test({**as_record(event), "on": list(event.on)})
+                    if isinstance(event, TaskFinished):
+                        self._close_task(event, stats)
+                        restore_modes(modes)
+                        self.before = None
+                yield event
+        except Diverged as error:
+            raise UserError(
+                f"{error.event}: try a smaller lr; the learner is as it was before this task."
+            ) from error
+        finally:
+            if self.before is before:
+                with ONE_AT_A_TIME, self.turn:
+                    self.restore(before)
+                    restore_modes(modes)
+                    self.before = None
+
+    def observe(self, data: Labelled, ids: Rows | None) -> list[Event]:
+        """Take one step of the open task on a batch. Nothing changes before all is checked."""
+        trainer, history, intake = self.trainer, self.history, self.intake
+        with ONE_AT_A_TIME, self.turn:
+            self.check_idle("observe")
+            check_trainable(self.model)
+            opening = not trainer.open
+            if opening:
+                check_online(
+                    intake.method, intake.recipe, self.context, intake.code, intake.settings
+                )
+            data, names = intake.admit(data, ids, of_task=False)
+            if not len(names):
+                return []
+            if len(names) == 1 and not len(self.context.memory):
+                check_alone(self.context, data.inputs)
+            if opening or {*data.classes} - {*trainer.tasks[-1].classes}:
+                intake.fit(data)
+            intake.enter(data, names)
+            if opening:
+                if intake.code.encoder is not None:
+                    intake.code.encoder.check_unchanged()
+                train, test = data.examples(names), data.no_examples()
+                trainer.tasks.append(Task(len(trainer.tasks), data.classes, train, test))
+                history.begin_task(trees.kind(data.inputs), 0)
+            history.learned[-1]["examples"] += len(names)
+            new = Batch(data.inputs, data.labels, names)
+            return self._stepped(observe(trainer, new, data.classes))
+
+    def finish(self) -> list[Event]:
+        """End the open task."""
+        with ONE_AT_A_TIME, self.turn:
+            return self._stepped(close(self.trainer))
+
+    def _stepped(self, steps: Iterator[Event]) -> list[Event]:
+        """Take all steps of an open task, and return their events."""
+        stats, modes = self.context.influence_stats, modes_of(self.model)
+        try:
+            if not self.model.training:
+                self.model.train()
+            with self.random.used(), torch.enable_grad():
+                events = list(steps)
+        except Diverged as error:
+            raise UserError(
+                f"{error.event}: load the learner as it was last saved, and try a smaller lr."
+            ) from error
+        finally:
+            restore_modes(modes)
+        for event in events:
+            if isinstance(event, TaskFinished):
+                self._close_task(event, stats)
+                tasks = self.trainer.tasks
+                tasks[-1] = without_examples(tasks[-1])
+                self.history.bound(known_ids(self.context.memory, tasks))
+        return events
+
+    def _close_task(self, event: TaskFinished, stats: ExampleStats) -> None:
+        """Keep of a finished task what the learner needs to know: not its inputs."""
+        tasks = self.trainer.tasks
+        self.history.finish_task(event, tasks[-1], stats)
+        tasks[-1] = without_inputs(tasks[-1])
+        self.context.current = None
+
+    def trust(self, data: Labelled) -> list[int]:
+        """Pin verified examples in the memory. Returns their ids."""
+        trainer = self.trainer
+        with self.turn:
+            self.check_idle("trust")
+            self.check_learned()
+            verified = self.intake.verified(data, trainer.tasks)
+            batch, last = verified.take(torch.arange(len(verified))), len(trainer.tasks) - 1
+            self.context.trust(batch, last, self.classes, trainer.method.column_values)
+            if not trainer.open:  # which knows its newest examples alone
+                trainer.tasks[last] = with_ids(trainer.tasks[last], batch.ids, batch.labels)
+        return [int(name) for name in batch.ids]
+
+    def judge(self, data: Labelled, names: Tensor) -> tuple[Verdicts, Labelled]:
+        """Return verdicts on examples, and the examples under the learner's class numbers."""
+        with self.turn:
+            self.check_learned()
+            data = renumbered(data, self.history.class_names)
+            if self.intake.code.encoder is not None and self.intake.settings.keep == "features":
+                data = data._replace(inputs=self.intake.code.encoder(data.inputs))
+            check_follows(self.context, data, self.trainer.tasks, self.history.learned)
+            with unchanged(self.model):
+                return judge(self.context, data.examples(names)), data
+
+    def outputs(self, inputs: Tree, scored: bool) -> Tensor:
+        """Return the model's outputs for raw inputs, or what the method predicts by."""
+        with self.turn:
+            scoring = self.context.scoring() if scored else None
+            return model_outputs(self.context, inputs, scoring, self.intake.code.encoder)
+
+    def score(self, data: Labelled) -> float:
+        """Return the metric, the accuracy, or the mean loss on raw examples."""
+        code, context = self.intake.code, self.context
+        with self.turn:
+            if code.metric is None:
+                self.check_learned()
+            if self.trainer.tasks:
+                data = renumbered(data, self.history.class_names)
+                check_scored(data.labels, self.trainer.tasks[-1].train.labels, code)
+            if code.encoder is not None:
+                code.encoder(data.inputs, cache=True)
+            outputs = self.outputs(data.inputs, scored=True)
+            classes = self.classes
+        return score_outputs(outputs, data.labels, classes, context, code.loss_fn, code.metric)
+
+    def forget(self, gone: list[int], reason: str) -> None:
+        """Go on without the examples of these ids, ascending."""
+        wanted = torch.tensor(gone, dtype=torch.long)
+        in_memory = int(torch.isin(self.context.memory.ids, wanted).sum())
+        self.trainer.forget(wanted)
+        self.history.forget(gone, reason, in_memory)
+        if gone and self.intake.code.encoder is not None:
+            self.intake.code.encoder.clear()  # it knows no ids
+
+    def influence(self) -> ExampleStats:
+        """Return the influences measured so far, in the open task too."""
+        if not self.trainer.open:
+            return self.history.influence
+        known = known_ids(self.context.memory, self.trainer.tasks)
+        return self.history.with_open(self.context.influence_stats, known)
+
+    def snapshot(self) -> Snapshot:
+        """Return all that a task may change, as it is: not copied."""
+        tensors, position = self.trainer.state()
+        tensors |= files.prefixed("random", self.random.state())
+        tensors |= files.prefixed("unsaved", files.unsaved_buffers(self.model))
+        about = {
+            "position": position,
+            "shared_classes": self.context.plan.shared_classes,
+            "head": self.intake.head_size,
+            **self.history.plain(),
+        }
+        return Snapshot(tensors, about, list(self.trainer.tasks))
+
+    def restore(self, state: Snapshot) -> None:
+        """Stand where the snapshot was taken."""
+        tensors, about, tasks = state
+        self.context.optimizer.zero_grad()
+        self.intake.resize_head(about["head"])
+        self.trainer.tasks = list(tasks)
+        self.trainer.restore(tensors, about["position"])
+        files.put_buffers(self.model, files.section(tensors, "unsaved"))
+        self.context.plan = replace(self.context.plan, shared_classes=about["shared_classes"])
+        self.context.current = None
+        self.random.restore(files.section(tensors, "random"))
+        self.history.restore_plain(about)
+
+
+def modes_of(model: nn.Module) -> dict[nn.Module, bool]:
+    """Return which modules are in training mode."""
+    return {module: module.training for module in model.modules()}
+
+
+def restore_modes(modes: dict[nn.Module, bool]) -> None:
+    for module, training in modes.items():
+        module.training = training

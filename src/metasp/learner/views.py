@@ -1,0 +1,340 @@
+"""Views of a learner: the memory as a data set, tables of its examples, its report and its page."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from metasp import trees
+from metasp.engine.trainer import Trainer
+from metasp.errors import UserError
+from metasp.events import Event, StepTaken, TaskStarted
+from metasp.example_stats import INFLUENCE, ExampleStats
+from metasp.learner.history import History
+from metasp.memory import Memory
+from metasp.methods.judging import Verdicts
+from metasp.metrics import SCENARIOS
+from metasp.reports.explorer import (
+    Examples,
+    Kept,
+    Material,
+    Missing,
+    Place,
+    Texts,
+    page_of,
+    recorded,
+)
+from metasp.reports.explorer.records import so_far
+from metasp.reports.suspects import RunScores
+from metasp.suspects import WAYS
+from metasp.trees import Tree
+from metasp.types import Task
+
+UNNAMED = -1  # the id of an example that is judged without one
+
+Entries = Sequence[Mapping[str, Any]]
+"""Of each task: when it was learned, of how many examples, and how it was tested."""
+
+HEADER = ("task", "learned", "examples", "classes", "in memory", "before", "after", "now")
+
+
+class InfluenceRow(TypedDict):
+    """A row of `ContinualLearner.influence()`; `name` where labels are text."""
+
+    id: int
+    label: int | float | list[float] | None
+    name: NotRequired[str | None]
+    task: int
+    stability: float | None
+    plasticity: float | None
+    fused: float | None
+    count: int
+    in_memory: bool
+
+
+class MemoryView(Dataset[tuple[Tree, Tensor]]):
+    """Examples in memory, in the order of its slots: `view[i]` is a copy of a raw input and its
+    label, `table()` tells of each what it is, since when it is there, and why."""
+
+    def __init__(self, memory: Memory, columns: Callable[[], pa.Table]) -> None:
+        self._memory, self._columns = memory, columns
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def __getitem__(self, index: int) -> tuple[Tree, Tensor]:
+        slots = self._memory.occupied
+        if not -len(slots) <= index < len(slots):
+            raise IndexError(f"the memory holds {len(slots)} examples, there is no {index}")
+        batch = self._memory.read(slots[[index]])
+        return trees.each(lambda t: t[0].clone(), batch.inputs), batch.labels[0].clone()
+
+    def __repr__(self) -> str:
+        return f"<memory of {self.capacity}: {len(self)} examples>"
+
+    @property
+    def capacity(self) -> int:
+        return self._memory.capacity
+
+    @property
+    def ids(self) -> Tensor:
+        """The id of each example, in the order of the dataset."""
+        return self._memory.ids[self._memory.occupied].clone()
+
+    def table(self) -> pa.Table:
+        """Return one row per example: slot, id, label (and its name, where labels are text), the
+        task and time since when it is stored, the influence by which it was last judged (mean fused
+        value of the latest task it was measured in), and its means over all tasks with their count.
+        Negative influence is helpful."""
+        return self._columns()
+
+
+def memory_table(
+    memory: Memory, stats: ExampleStats, learned: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> pa.Table:
+    """Return the table of a `MemoryView`."""
+    stored = memory.table()
+    since = [learned[int(task)].get("ended") for task in stored["task"]]
+    return pa.table(
+        {
+            "slot": stored["slot"],
+            "id": pa.array(stored["id"], pa.int64()),
+            "label": stored["label"],
+            **name_column(stored["label"], names),
+            "task": pa.array(stored["task"], pa.int64()),
+            "since": pa.array(since, pa.string()),
+            "influence": floats(np.asarray(stored["influence"], np.float64)),
+            **influence_columns(stats, stored["id"]),
+        }
+    )
+
+
+def influence_table(
+    memory: Memory, stats: ExampleStats, tasks: Iterable[Task], names: Sequence[str]
+) -> pa.Table:
+    """Return one row for each example that was measured or is in memory, by id."""
+    stored = memory.table()
+    in_memory = {*memory.ids[memory.occupied].tolist()}
+    ids = sorted({*stats.ids.tolist(), *in_memory})
+    since = dict(zip(map(int, stored["id"]), map(int, stored["task"])))
+    labels: dict[int, Any] = {}
+    for task in tasks:
+        of_task = task.train.ids.tolist()
+        since.update(dict.fromkeys(of_task, task.index))
+        if task.classes:  # of other labels the memory alone is kept
+            labels.update(zip(of_task, task.train.labels.tolist()))
+    labels.update(zip(map(int, stored["id"]), stored["label"]))
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "label": pa.array([labels.get(i) for i in ids]),
+            **name_column([labels.get(i) for i in ids], names),
+            "task": pa.array([since[i] for i in ids], pa.int64()),
+            **influence_columns(stats, ids),
+            "in_memory": pa.array([i in in_memory for i in ids], pa.bool_()),
+        }
+    )
+
+
+def influence_columns(stats: ExampleStats, ids: Sequence[float]) -> dict[str, Any]:
+    """Return the mean influences of some ids (null: never measured) and their counts."""
+    rows = torch.tensor(ids, dtype=torch.long)
+    columns: dict[str, Any] = {name: floats(stats.means(rows, name)) for name in INFLUENCE}
+    return {**columns, "count": pa.array(stats.counts(rows).tolist(), pa.int64())}
+
+
+def verdict_table(
+    verdicts: Verdicts, labels: Tensor, ids: Tensor, names: Sequence[str]
+) -> pa.Table:
+    """Return one row per judged example; classes by their names where they have any."""
+
+    def named(classes: Tensor) -> Sequence[str | int]:
+        return [names[c] if names else c for c in classes.tolist()]
+
+    return pa.table(
+        {
+            "id": pa.array([None if i == UNNAMED else i for i in ids.tolist()], pa.int64()),
+            "label": named(labels),
+            "stability": floats(verdicts.stability.numpy()),
+            "plasticity": floats(verdicts.plasticity.numpy()),
+            "wrong": floats(verdicts.wrong.numpy()),
+            "looks_like": named(verdicts.looks_like),
+        }
+    )
+
+
+def suspects_table(scored: RunScores, by: str | None, top: int | None) -> pa.Table:
+    """Return the most suspect examples, one row each, the most suspect first."""
+    if top is not None and not is_count(top):
+        raise UserError(f"top is {top!r}: give a whole number of examples, or leave it out.")
+    scores = scored.scores
+    if not len(scores.ids):
+        raise UserError(
+            "no example has a score yet: learn a task, with a method that trains by "
+            "`learner.update`."
+        )
+    rows = [scored.row(int(row)) for row in scores.suspects(scored.way(by), top)]
+    types: dict[str, pa.DataType] = {"id": pa.int64(), "task": pa.int64()}
+    if scores.of_numbers:
+        types |= {"target": pa.float64(), "said": pa.float64()}
+    else:
+        types |= {"label": pa.int64(), "predicted": pa.int64()}
+    if scored.class_names:
+        types |= {"label_name": pa.string(), "predicted_name": pa.string()}
+    types |= {way: pa.float64() for way in WAYS}
+    columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
+    return pa.table(columns)
+
+
+def name_column(labels: Iterable[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a further column for the names of classes, where they have any."""
+    if not names:
+        return {}
+    column = [None if label is None else names[int(label)] for label in labels]
+    return {"name": pa.array(column, pa.string())}
+
+
+def floats(values: Any) -> pa.DoubleArray:
+    """Return a column of floats in which NaN, for never measured, is null."""
+    return pa.array(np.asarray(values, np.float64).reshape(-1), pa.float64(), from_pandas=True)
+
+
+def explorer_page(
+    about: Mapping[str, Any],
+    history: History,
+    tasks: Sequence[Task],
+    memory: Memory,
+    texts: Mapping[int, str] | None,
+    limit: int,
+) -> bytes:
+    """Return the explorer's page of a learner."""
+    if not is_count(limit):
+        raise UserError(f"limit is {limit!r}: give a whole number of examples to show.")
+    if not history.learned:
+        raise UserError("there is nothing to explore yet: learn a task first.")
+    scored = history.scores()
+    if scored.scores.targets is not None and np.isnan(scored.scores.targets).any():
+        raise UserError("the explorer shows labels that are classes or single numbers, not others.")
+    last = max((label for task in tasks for label in task.classes), default=-1)
+    names = history.class_names or tuple(map(str, range(last + 1)))
+    kept = Kept(
+        name="of a learner",
+        about=about,
+        influence=history.records.influence(),
+        memory=history.records.of("memory"),
+        tasks=[
+            {"classes": list(task.classes), "examples": entry["examples"]}
+            for task, entry in zip(tasks, history.learned)
+        ],
+        scenarios=scenarios_of(history.learned, range(last + 1)),
+        scores=scored,
+        class_names=names,
+    )
+    material = material_of(memory, texts)
+    return page_of([recorded(kept)], material, names, limit, [Place("", "")]).content
+
+
+def scenarios_of(learned: Entries, classes: Sequence[int]) -> dict[str, Any]:
+    """Return the scores of all tasks by scenario, where each was tested after each."""
+    events = [event for entry in learned for event in entry.get("tested", [])]
+    after = [event["on"] for event in events if not event["before"]]
+    if not classes or after != [list(range(task + 1)) for task in range(len(learned))]:
+        return dict.fromkeys(SCENARIOS)
+    return {name: so_far(events, name) for name in SCENARIOS}
+
+
+def material_of(memory: Memory, texts: Mapping[int, str] | None) -> Material:
+    """Return what there is to look at: given texts by id, or else what the memory holds."""
+    if texts is not None:
+        if not isinstance(texts, Mapping) or not all(map(is_count, texts)):
+            raise UserError("words are texts by the ids of examples: give {id: text, …}.")
+        return Texts({int(name): str(text) for name, text in texts.items()})
+    if memory.inputs is None:
+        return Missing("The learner keeps no examples.")
+    slots = memory.occupied.numpy()
+    rows = trees.in_one(memory.inputs).cpu().float().numpy()
+    return Examples(memory.ids.numpy()[slots], slots, rows)
+
+
+def report_text(title: str, history: History, tasks: Sequence[Task], memory: Memory) -> str:
+    """Return what was learned, task by task, as Markdown."""
+    learned, names, scored = history.learned, history.class_names, history.scores()
+    classes = {label for task in tasks for label in task.classes}
+    lines = [
+        f"# {title}",
+        "",
+        f"{len(learned)} tasks, {len(classes)} classes; the memory holds {len(memory)} of "
+        f"{memory.capacity} examples.",
+    ]
+    if learned:
+        lines += ["", pipes(HEADER), pipes(["---"] * len(HEADER))]
+    for task, entry in zip(tasks, learned):
+        first, last = (scores_on(one.get("tested", []), task.index) for one in (entry, learned[-1]))
+        scores = (first.get(True), first.get(False), last.get(False))
+        lines.append(
+            pipes(
+                [
+                    str(task.index + 1),
+                    entry.get("ended", "–"),
+                    str(entry["examples"]),
+                    ", ".join(names[c] if names else str(c) for c in task.classes) or "–",
+                    str(int((memory.tasks[memory.occupied] == task.index).sum())),
+                    *("–" if score is None else f"{score:.4f}" for score in scores),
+                ]
+            )
+        )
+    notes = []
+    if len(scored.scores.ids):
+        way = scored.way(None)
+        count, total = scored.scores.expected(way), len(scored.scores.ids)
+        notes.append(f"By {way}, about {count} of {total} labels look wrong.")
+    if history.forgotten:
+        notes.append(f"{len(history.forgotten)} examples were forgotten.")
+    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+
+
+def scores_on(tests: Entries, task: int) -> dict[bool, float]:
+    """Return the score of a task before (True) and after (False) a task was learned."""
+    of_task = [test for test in tests if task in test["on"]]
+    return {bool(test["before"]): test["class_il"][test["on"].index(task)] for test in of_task}
+
+
+def is_count(value: object) -> bool:
+    """Tell whether it is a whole number from 0 on."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
+def pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def with_progress_bar(events: Iterator[Event], trainer: Trainer) -> Iterator[Event]:
+    """Yield the events, with a bar of the steps on standard error where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
+        line, updated = bar.add_task("starting", total=None), 0.0
+        for event in events:
+            if isinstance(event, TaskStarted):
+                steps = sum(count for count, _ in trainer.remaining().values())
+                bar.update(line, total=steps)
+            elif isinstance(event, StepTaken):
+                bar.advance(line)
+                if (now := time.monotonic()) - updated > 0.2:
+                    updated = now
+                    words = f"task {event.task + 1} · {event.kind} · loss {event.loss:.3f}"
+                    bar.update(line, description=words)
+            yield event
