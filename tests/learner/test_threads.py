@@ -122,10 +122,15 @@ def test_readers_beside_training_see_whole_steps_and_change_nothing(method, tmp_
     assert len({*saved}) > 1
 
 
+def slow_in_training(model, _):
+    if model.training:
+        time.sleep(0.01)
+
+
 def test_a_reader_waits_for_one_step_and_not_for_the_task():
     learner = learner_of("er")
     learner.learn(pair(0, 60), progress=False)
-    learner.model.register_forward_pre_hook(lambda model, _: model.training and time.sleep(0.01))
+    learner.model.register_forward_pre_hook(slow_in_training)
     seen = []
     with Readers(lambda: learner.predict(X[:5])) as readers:
         for event in learner.stream(pair(1, 120)):
