@@ -6,9 +6,12 @@ below 0 it speaks against the label, and the lower the more suspect."""
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Sequence[Any]]
@@ -146,34 +149,42 @@ class Scores:
 
 
 def score_examples(tables: Mapping[int, Columns], influence: Columns | None = None) -> Scores:
-    """The scores of all examples from the tables of how they fared in each task, by task, and
-    from the table of influences; either may be empty."""
-    fared = _joined(tables)
-    measured = influence or dict.fromkeys((*_INFLUENCE, "loss", "predicted"), ())
-    ids = np.unique(np.concatenate([_whole(fared["id"]), _whole(measured["id"])]))
-    labels, tasks, predicted = (np.full(len(ids), NO_CLASS) for _ in range(3))
-    for columns in (measured, fared):  # the latter knows better, and its last task best
-        place = np.searchsorted(ids, _whole(columns["id"]))
-        labels[place] = _whole(columns["label"], NO_CLASS)
-        tasks[place[::-1]] = _whole(columns["task"])[::-1]  # the first is written last
-        predicted[place] = _whole(_column(columns, "predicted"), NO_CLASS)
+    """Score all examples by the tables of how they fared in each task, by task, and by the table
+    of influences; either may be empty."""
+    import pandas as pd
+
+    frames = [
+        _frame({**table, "task": [task] * len(table["id"])}) for task, table in tables.items()
+    ]
+    fared = pd.concat([_frame({}), *frames]).sort_values("task", kind="stable")
+    measured = _frame(influence or {})
+    ids = np.unique(np.concatenate([fared["id"], measured["id"]]).astype(np.int64))
+
+    # How an example fared in its last task knows best; it came with its first.
+    both = pd.concat([measured, fared])
+    latest = both.drop_duplicates("id", keep="last").set_index("id").reindex(ids)
+    first = pd.concat([fared, measured]).drop_duplicates("id").set_index("id").reindex(ids)
+    labels, predicted, tasks = (
+        column.fillna(NO_CLASS).to_numpy(np.int64)
+        for column in (latest["label"], latest["predicted"], first["task"])
+    )
     ways = {way: _mean_by_id(fared, way, ids) for way in FARED}
-    margins = ways["margin"]
-    ways["margin"] = _beside_their_own(margins, tasks, labels)
+    margins = pd.Series(ways["margin"])
+    ways["margin"] = (margins - margins.groupby([tasks, labels]).transform("median")).to_numpy()
     own = _influences(measured, ids)
     if not np.isfinite(ways["loss"]).any():
         ways["loss"] = own["loss"]
     ways["influence"] = own["influence"]
-    ranked = [percentiles(own[way]) for way in ("influence", "loss")]
-    ways["both"] = _mean_known(ranked) if np.isfinite(own["influence"]).any() else ranked[0]
+    ranks = pd.DataFrame({way: percentiles(own[way]) for way in ("influence", "loss")})
+    if not np.isfinite(own["influence"]).any():
+        ranks = ranks[["influence"]]
+    ways["both"] = ranks.mean(axis=1).to_numpy()
     numbers: dict[str, Array | None] = {"targets": None, "said": None}
     if len(ids) and bool((labels == NO_CLASS).all()):
-        numbers = {
-            "targets": _last_by_id(fared, "target", ids),
-            "said": _last_by_id(fared, "said", ids),
-        }
+        last = fared.drop_duplicates("id", keep="last").set_index("id").reindex(ids)
+        numbers = {"targets": last["target"].to_numpy(), "said": last["said"].to_numpy()}
     wrong = _mean_by_id(fared, "wrong", ids)
-    return Scores(ids, labels, tasks, predicted, ways, margins, wrong, **numbers)
+    return Scores(ids, labels, tasks, predicted, ways, margins.to_numpy(), wrong, **numbers)
 
 
 def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float | int | None]:
@@ -205,11 +216,11 @@ def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float
 
 
 def percentiles(values: Array) -> Array:
-    """Ranks from 0 to 1 of the known values, ties at their middle; NaN stays."""
-    out = np.full(len(values), np.nan)
-    fine = np.isfinite(values)
-    out[fine] = (_ranks(values[fine]) - 0.5) / fine.sum()
-    return out
+    """Rank the known values from 0 to 1, ties at their middle; NaN stays."""
+    import pandas as pd
+
+    ranks = pd.Series(values).where(np.isfinite(values)).rank()
+    return np.asarray((ranks - 0.5) / ranks.count())
 
 
 def _fewer_than_right(values: Array) -> int:
@@ -220,106 +231,42 @@ def _fewer_than_right(values: Array) -> int:
 
 
 FARED = ("odds", "score", "margin", "loss")  # ways that the tables of the tasks have a column of
-_FARED = ("task", "id", "label", "count", *FARED, "wrong", "predicted", "target", "said")
-_INFLUENCE = ("task", "id", "label", "source", "stability", "plasticity", "count")
+NUMBERS = (
+    "id", "task", "label", "predicted", "count", *FARED, "wrong", "target", "said",
+    "stability", "plasticity",
+)  # fmt: skip
 
 
-def _joined(tables: Mapping[int, Columns]) -> dict[str, list[Any]]:
-    """The tables of all tasks as one, in their order, with a column that names the task."""
-    columns: dict[str, list[Any]] = {name: [] for name in _FARED}
-    for task, table in sorted(tables.items()):
-        for name in columns:
-            given = [task] * len(table["id"]) if name == "task" else _column(table, name)
-            columns[name] += given
-    return columns
+def _frame(columns: Columns) -> "pd.DataFrame":
+    """Return a table as a data frame of all columns that scores read; NaN where one is missing."""
+    import pandas as pd
+
+    size = len(columns.get("id", ()))
+    numbers = {name: np.asarray(columns[name], np.float64) for name in NUMBERS if name in columns}
+    blank = np.full(size, np.nan)
+    new = np.asarray([source == "new" for source in columns.get("source", [None] * size)], bool)
+    return pd.DataFrame({**dict.fromkeys(NUMBERS, blank), **numbers, "new": new})
 
 
-def _influences(columns: Columns, ids: Array) -> dict[str, Array]:
-    """Influence and loss of the measured examples, each over its mean size in its task and source,
-    as these differ in scale, and averaged by how often an example was measured.
+def _influences(measured: "pd.DataFrame", ids: Array) -> dict[str, Array]:
+    """Average influence and loss of the measured examples, each over its mean size in its task and
+    source, as these differ in scale; by how often an example was measured.
 
     The influence is that on the validation examples of an example's own kind, where a wrong label
     does its harm: on Plasticity while it is new, on Stability once it is in memory."""
-    new = np.asarray([source == "new" for source in columns["source"]], dtype=bool)
-    own = np.where(new, _numbers(columns, "plasticity"), _numbers(columns, "stability"))
-    groups = [f"{task}/{source}" for task, source in zip(columns["task"], columns["source"])]
-    place = np.searchsorted(ids, _whole(columns["id"]))
-    counts = np.maximum(_numbers(columns, "count"), 1)
-    values = {"influence": own, "loss": _numbers(columns, "loss")}
-    return {
-        way: _averaged(_scaled(numbers, groups), counts, place, len(ids))
-        for way, numbers in values.items()
-    }
+    own = measured["plasticity"].where(measured["new"], measured["stability"])
+    scaled = measured.assign(influence=own)
+    groups = [measured["task"], measured["new"]]
+    for name in ("influence", "loss"):
+        size = scaled[name].abs().groupby(groups).transform("mean")
+        scaled[name] /= size.where(size > 0, 1.0)
+    return {name: _mean_by_id(scaled, name, ids) for name in ("influence", "loss")}
 
 
-def _mean_by_id(columns: Columns, name: str, ids: Array) -> Array:
-    place = np.searchsorted(ids, _whole(columns["id"]))
-    counts = np.maximum(_numbers(columns, "count"), 1)
-    return _averaged(_numbers(columns, name), counts, place, len(ids))
-
-
-def _beside_their_own(values: Array, tasks: Array, labels: Array) -> Array:
-    """Values less the median of those of the same task and label; unknown ones stay so."""
-    out = values.copy()
-    order = np.lexsort((labels, tasks))
-    changes = (np.diff(tasks[order]) != 0) | (np.diff(labels[order]) != 0)
-    for rows in np.split(order, np.flatnonzero(changes) + 1):
-        known = rows[np.isfinite(values[rows])]
-        out[known] -= np.median(values[known]) if len(known) else 0.0
-    return out
-
-
-def _last_by_id(columns: Columns, name: str, ids: Array) -> Array:
-    found = np.full(len(ids), np.nan)
-    found[np.searchsorted(ids, _whole(columns["id"]))] = _numbers(columns, name)
-    return found
-
-
-def _whole(values: Sequence[Any], unknown: int = 0) -> Array:
-    return np.asarray([unknown if value is None else value for value in values], dtype=np.int64)
-
-
-def _column(columns: Columns, name: str) -> list[Any]:
-    return list(columns.get(name, [None] * len(columns["id"])))
-
-
-def _numbers(columns: Columns, name: str) -> Array:
-    """A column as numbers; NaN where there is none."""
-    given = [np.nan if value is None else value for value in _column(columns, name)]
-    return np.asarray(given, dtype=np.float64)
-
-
-def _mean_known(parts: Sequence[Array]) -> Array:
-    """Row by row the mean of what is known; NaN where nothing is."""
-    stacked = np.stack(parts)
-    counts = np.isfinite(stacked).sum(0)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.nansum(stacked, axis=0) / np.where(counts, counts, np.nan))
-
-
-def _scaled(values: Array, groups: Sequence[str]) -> Array:
-    """Values over the mean size of those in the same group; zero stays zero."""
-    out = values.copy()
-    names = np.asarray(groups, dtype=object)
-    for group in set(groups):
-        inside = names == group
-        sizes = np.abs(values[inside])
-        size = sizes[np.isfinite(sizes)].mean() if np.isfinite(sizes).any() else 0.0
-        out[inside] = values[inside] / (size or 1.0)
-    return out
-
-
-def _averaged(values: Array, weights: Array, place: Array, size: int) -> Array:
-    """Weighted mean of the known values that share a place, shape (size,)."""
-    fine = np.isfinite(values)
-    total = np.bincount(place[fine], (values * weights)[fine], minlength=size)
-    weight = np.bincount(place[fine], weights[fine], minlength=size)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(total / weight)
-
-
-def _ranks(values: Array) -> Array:
-    """Places from 1 on, ties at the middle of theirs, shape (n,)."""
-    _, group, size = np.unique(values, return_inverse=True, return_counts=True)
-    middle = np.cumsum(size) - (size - 1) / 2
-    return np.asarray(middle[group])
+def _mean_by_id(frame: "pd.DataFrame", name: str, ids: Array) -> Array:
+    """Average the known values of each id, weighted by their counts, shape (len(ids),)."""
+    known = frame[np.isfinite(frame[name])]
+    weights = known["count"].fillna(0).clip(lower=1)
+    totals = (known[name] * weights).groupby(known["id"]).sum()
+    means = totals / weights.groupby(known["id"]).sum()
+    return np.asarray(means.reindex(ids), dtype=np.float64)
