@@ -38,23 +38,24 @@ from tests.killing import (
 from tests.test_kill import KILLED
 
 # Of no consequence for what a run learns: clocks, what only a learner's streams and schedulers
-# count, the stream that first weights were drawn from before any checkpoint, and the ids by which
-# `metasp memory forget` finds the labels that a method keeps. Whether influences tell labels is
-# said anew with the same answer on the digits; tests/methods/test_robust.py restores it.
+# count, and the stream that first weights were drawn from before any checkpoint. Whether influences
+# tell labels is said anew with the same answer on the digits;
+# tests/engine/test_state.py restores it.
 WITHOUT_EFFECT = {
-    "log", "seconds", "observed", "scheduled", "streams/model",
-    "method/old_labels_ids", "method/new_labels_ids", "weigh/tells",
+    "log", "seconds", "observed", "scheduled", "streams/model", "weigh/tells",
 }  # fmt: skip
 COUNTED_ONLY = "num_batches_tracked"  # BatchNorm with a momentum counts batches and uses no count
 OWN = ("method", "weigh")  # what a method keeps for itself
-SAME_OF_ALL = ("model", "optimizer", "best")  # one part each, whatever the network
+SAME_OF_ALL = ("model", "optimizer")  # one part each, whatever the network
 
 
 def part_of(name: str) -> str:
     """The part that a stored name belongs to, such as memory/labels or method/anchors."""
     first, _, rest = name.partition("/")
-    if first in SAME_OF_ALL and not rest.startswith(("loss", "epoch", "waited")):
+    if first in SAME_OF_ALL:
         return first
+    if rest.startswith("stopping/weights"):
+        return "engine/stopping/weights"
     return re.sub(r"[0-9]+", "N", name)
 
 

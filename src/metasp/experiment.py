@@ -157,7 +157,7 @@ class Experiment:
         )
         told = {"spec": self.spec.as_dict(), "defaults": usual, "class_names": names}
         ranks = {} if self.ranks is None else {"ranks": self.ranks.size}
-        corrupt = len(self.trainer.corrupt.rows) if self.trainer else 0
+        corrupt = len(self.trainer.skipping.rows) if self.trainer else 0
         if corrupt:
             result["corrupt"] = corrupt  # pictures that were left out
         whole = {**told, **result, "environment": {**environment(), **ranks}}

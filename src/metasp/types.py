@@ -187,10 +187,10 @@ class Streams:
             self._generators[name] = generator
         return self._generators[name]
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         return {name: generator.get_state() for name, generator in self._generators.items()}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor], /) -> None:
         self._generators = {}
         for name, value in state.items():
             self[name].set_state(value.to(torch.uint8).contiguous())

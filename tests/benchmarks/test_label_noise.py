@@ -126,4 +126,4 @@ def test_hal_has_one_anchor_per_class_though_old_labels_come_again(tmp_path: Pat
     assert {*trainer.tasks[1].train.labels.tolist()} > {*trainer.tasks[1].classes}
     for _ in trainer.run():
         pass
-    assert len(trainer.method.state()["anchors"]) == 10
+    assert len(trainer.method.state_dict()["anchors"]) == 10

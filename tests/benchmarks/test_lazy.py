@@ -265,7 +265,7 @@ class TestMemory:
         left = Memory(10, pictures=run.benchmark.source.inputs)
         stored = last_checkpoint(directory).arrays
         names = [name for name in stored if name.startswith("memory/")]
-        left.restore({n.removeprefix("memory/"): torch.from_numpy(stored[n]) for n in names})
+        left.load_state_dict({n[7:]: torch.from_numpy(stored[n]) for n in names})
         assert gone not in left.ids.tolist()
         assert torch.equal(left.read(left.occupied).inputs, pictures_in(run)[left.occupied])
 
@@ -279,7 +279,7 @@ class TestMemory:
             assert torch.equal(memory.read(slots).inputs, batch.inputs)
         memory.clear(torch.tensor([1]))
         other = Memory(3, pictures=source.inputs)
-        other.restore(memory.state())
+        other.load_state_dict(memory.state_dict())
         assert isinstance(batch, Batch)
         for held in (memory, other):
             assert torch.equal(held.read(slots[::2]).inputs, batch.inputs[::2])
@@ -342,7 +342,7 @@ class TestCorrupt:
         second = prepare(spec, tmp_path / "parts")
         finish(second)
         assert second.trainer is not None
-        assert second.trainer.corrupt.rows.tolist() == [3]
+        assert second.trainer.skipping.rows.tolist() == [3]
         assert_same_bits(whole, second)
 
 

@@ -26,7 +26,7 @@ def test_the_detector_is_told_and_starts_anew_with_each_task():
     assert [task.change.saw(loss) for loss in (0.5, 0.4, 3.0)] == [False, False, True]
     task.take(batch(1))
     again = OpenTask(detector=Rise)
-    again.restore(task.state())
+    again.load_state_dict(task.state_dict())
     assert again.change.detector.told == [0.5, 0.4, 3.0]
     task.close()
     assert task.change.detector.told == []

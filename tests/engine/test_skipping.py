@@ -30,11 +30,12 @@ def test_every_part_of_a_task_goes_without_them():
     assert [part.rows.tolist() for part in parts] == [[0], [3], [5, 7]]
     named = "; ".join(WHY.format(row) for row in (1, 2, 4))
     assert notes == [f"corrupt pictures left out: 4 ({named}; and 1 more)."]
-    assert skipping.state()["rows"].tolist() == [1, 2, 4, 6]
+    assert skipping.rows.tolist() == [1, 2, 4, 6]
     again = Skipping(skip=True)
-    (restored,) = again.restore(skipping.state(), [task])
+    again.load_state_dict(skipping.state_dict())
+    (restored,) = again.without_corrupt([task])
     assert restored.validation.rows.tolist() == [5, 7]
-    assert again.state()["rows"].tolist() == [1, 2, 4, 6]
+    assert again.rows.tolist() == [1, 2, 4, 6]
 
 
 def test_nothing_is_looked_at_unless_it_is_told_to_skip():
@@ -43,7 +44,6 @@ def test_nothing_is_looked_at_unless_it_is_told_to_skip():
     whole = task_of(torch.arange(8)[:, None])
     assert Skipping(skip=True).sound(whole, notes) is whole
     assert notes == []
-    assert Skipping().state() == {}
 
 
 def test_a_task_without_a_sound_train_picture_is_a_mistake():

@@ -15,7 +15,7 @@ from metasp.influence.fallback import double_backward, forward_mode, forward_ove
 from metasp.influence.origin import Origin
 from metasp.influence.pseudo import Problem
 from metasp.influence.splitting import split_over_ranks
-from metasp.methods.features import features_seen
+from metasp.methods.networks import features_seen
 from metasp.processes import joined, leave
 
 

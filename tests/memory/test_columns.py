@@ -83,25 +83,25 @@ def test_clearing_leaves_nothing_in_any_column():
 
 def test_a_state_restores_every_column_and_an_older_one_leaves_new_columns_blank():
     memory, again = filled(), Memory(4, COLUMNS)
-    again.restore(memory.state())
+    again.load_state_dict(memory.state_dict())
     for name in memory.columns:
         torch.testing.assert_close(again[name], memory[name], equal_nan=True, rtol=0, atol=0)
     assert (again.offered, again.written) == (memory.offered, memory.written)
-    old = {name: t for name, t in memory.state().items() if name not in ("pinned", "seen")}
-    again.restore(old)
+    old = {name: t for name, t in memory.state_dict().items() if name not in ("pinned", "seen")}
+    again.load_state_dict(old)
     assert again["seen"].tolist() == [7, 7, 7, 7]
     assert not again.pinned.any()
 
 
 def test_forgetting_on_disk_and_in_memory_end_in_the_same_memory():
     memory = filled()
-    stored = {f"memory/{name}": t.numpy() for name, t in memory.state().items()}
+    stored = {f"memory/{name}": t.numpy() for name, t in memory.state_dict().items()}
     erased = cleared(stored, np.array([10]))
     for name, array in erased.items():
         if name != "memory/counters":
             assert not np.isin(array[0], [6, 10, 13, 4, 5, 7, 2, 11]).any(), name
     again = Memory(4, COLUMNS)
-    again.restore({k.split("/")[1]: torch.from_numpy(v.copy()) for k, v in erased.items()})
+    again.load_state_dict({k.split("/")[1]: torch.from_numpy(v.copy()) for k, v in erased.items()})
     memory.forget(torch.tensor([10]))
     for name in memory.columns:
         torch.testing.assert_close(again[name], memory[name], equal_nan=True, rtol=0, atol=0)

@@ -47,7 +47,7 @@ def test_reservoir_gives_every_item_the_same_chance():
 def test_reservoir_keeps_its_count_across_a_restore():
     memory, again = Memory(3), Memory(3)
     offer(memory, "reservoir", batch(range(50)))
-    again.restore(memory.state())
+    again.load_state_dict(memory.state_dict())
     assert again.offered == 50
     one = offer(memory, "reservoir", batch(range(50, 90)), seed=3)
     two = offer(again, "reservoir", batch(range(50, 90)), seed=3)

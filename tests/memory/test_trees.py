@@ -39,7 +39,7 @@ def test_written_read_cleared_and_restored(name):
     back = memory.read(torch.tensor([5, 0, 2, 3]))
     assert trees.same(back.inputs, NESTS[name])
     again = Memory(6)
-    again.restore({name: tensor.clone() for name, tensor in memory.state().items()})
+    again.load_state_dict({name: tensor.clone() for name, tensor in memory.state_dict().items()})
     assert trees.same(again.inputs, memory.inputs)
     again.forget(torch.tensor([8, 10]))
     assert again.ids.tolist() == [-1, -1, 9, -1, -1, 7]
@@ -57,11 +57,11 @@ def test_an_example_is_erased_from_a_checkpoint(name):
     """Every array below memory/ has a row per slot, whatever inputs are."""
     memory = Memory(5)
     memory.write(torch.tensor([4, 1, 2, 0]), batch(NESTS[name]), 0)
-    arrays = {f"memory/{key}": value.numpy() for key, value in memory.state().items()}
+    arrays = {f"memory/{key}": value.numpy() for key, value in memory.state_dict().items()}
     assert all(len(arrays[column]) == 5 for column in slot_columns(arrays))
     left = cleared(arrays, np.array([8]))
     again = Memory(5)
-    again.restore({key.removeprefix("memory/"): torch.from_numpy(left[key]) for key in left})
+    again.load_state_dict({key[7:]: torch.from_numpy(left[key]) for key in left})
     assert again.ids.tolist() == [10, -1, 9, -1, 7]
     for leaf in trees.named_leaves(again.inputs).values():
         assert not leaf[1].any()

@@ -20,7 +20,7 @@ LR = 0.05
 def network_of(trainer, average):
     """A real copy of the model with the weights of an average, in evaluation mode."""
     model = copy.deepcopy(trainer.learner.model)
-    model.load_state_dict(trainer.method.averages[average])
+    model.load_state_dict(getattr(trainer.method, average).tensors)
     return model.eval()
 
 
@@ -83,7 +83,7 @@ def test_the_averages_follow_by_hand():
     assert 12 > moves["plastic"] > moves["stable"] > 0 < floats
     for name, tensors in wanted.items():
         for key, tensor in tensors.items():
-            torch.testing.assert_close(trainer.method.averages[name][key], tensor)
+            torch.testing.assert_close(getattr(trainer.method, name).tensors[key], tensor)
 
 
 def test_the_stable_average_predicts():
@@ -105,7 +105,7 @@ def test_looking_leaves_no_trace():
     before = copy.deepcopy(learner.model.state_dict())
     modes = [module.training for module in learner.model.modules()]
     held = learner.unaugmented(learner.memory.read(learner.memory.occupied))
-    trainer.method.said(held)
+    trainer.method.outputs_of(held)
     learner.scoring()(held.inputs)
     for key, value in learner.model.state_dict().items():
         assert torch.equal(value, before[key])
@@ -115,14 +115,14 @@ def test_looking_leaves_no_trace():
 def test_a_head_that_grows_and_a_file_in_between(tmp_path):
     learner = growing("cls-er", lr=0.3)
     learner.learn(pair(0), progress=False)
-    stable = learner._trainer.method.averages["stable"]["head.weight"].clone()
+    stable = learner._trainer.method.stable.tensors["head.weight"].clone()
     learner.save(tmp_path / "a.learner")
     other = ContinualLearner.load(tmp_path / "a.learner", growing("cls-er").model)
     assert torch.equal(other.predict(pair(0)[0]), learner.predict(pair(0)[0]))
     for one in (learner, other):
         one.learn(pair(1), progress=False)
     assert torch.equal(learner.outputs(pair(1)[0]), other.outputs(pair(1)[0]))
-    now = learner._trainer.method.averages["stable"]["head.weight"]
+    now = learner._trainer.method.stable.tensors["head.weight"]
     assert (len(stable), len(now)) == (2, 4)
     assert learner.score(pair(1)) > 0.5
 
@@ -131,9 +131,9 @@ def test_what_an_average_knew_stays_when_the_head_grows():
     learner = growing("cls-er", lr=0.3)
     learner.learn(pair(0), progress=False)
     method, model = learner._trainer.method, learner.model
-    stable = method.averages["stable"]["head.weight"].clone()
+    stable = method.stable.tensors["head.weight"].clone()
     model.head = nn.Linear(16, 5)
-    grown = method.average("stable")["head.weight"]
+    grown = method.averages()[1].tensors["head.weight"]
     assert torch.equal(grown[:2], stable)
     assert torch.equal(grown[2:], model.head.weight[2:])
 

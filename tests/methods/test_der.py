@@ -11,7 +11,7 @@ from torch import nn
 
 from metasp.learner import ContinualLearner
 from metasp.methods.context import unweighed
-from metasp.methods.der import distance
+from metasp.methods.losses import distance_to
 from metasp.types import Batch
 from tests.learner.factories import pair, regression, squares
 from tests.methods.factories import digits, train
@@ -71,16 +71,16 @@ def test_stored_logits_are_those_of_the_step_for_the_view_it_was_trained_on():
     memory, task = learner.memory, trainer.tasks[0]
     assert trainer.position.epoch == 0  # so that what comes is offered
     before = set(memory.ids.tolist())
-    model, kept = copy.deepcopy(learner.model), learner.streams.state()
+    model, kept = copy.deepcopy(learner.model), learner.streams.state_dict()
     rows = torch.nonzero(~torch.isin(task.train.ids, memory.ids)).flatten()[:5]
     new = task.train.take(rows)
     parts = [learner.prepare(new)]
     for name in ("replay", "replay-labels"):
         parts.append(learner.prepare_replay(memory.read(drawn(learner, name))))
     expected = model(torch.cat([part.inputs for part in parts]))[:5].detach()
-    learner.streams.restore(kept)
+    learner.streams.load_state_dict(kept)
     trainer.method.step(new, None)
-    trainer.method.remember(new, task)
+    trainer.method.remember(new, task, torch.arange(new.size))
     entered = [i for i in memory.ids.tolist() if i not in before]
     assert sorted(entered) == sorted(new.ids.tolist())
     for row, name in enumerate(new.ids.tolist()):
@@ -116,11 +116,11 @@ def test_the_two_draws_are_independent():
     both: Counter[int] = Counter()
     firsts: Counter[int] = Counter()
 
-    def watch(learner, batch, objective):
-        ids = batch.ids[-10:].tolist()
+    def watch(learner, objective):
+        ids = objective.batch.ids[-10:].tolist()
         both[len(set(ids[:5]) & set(ids[5:]))] += 1
         firsts.update(ids[:5])
-        return unweighed(learner, batch, objective)
+        return unweighed(learner, objective)
 
     trainer.learner.weigh = watch
     new = trainer.tasks[0].train.take(torch.arange(4))
@@ -137,7 +137,7 @@ def test_known_places_alone_are_compared():
     outputs = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
     nan = torch.nan
     stored = torch.tensor([[0.0, 4], [nan, nan], [6, nan]])
-    assert distance(outputs, stored).tolist() == [2.5, 0, 1]
+    assert distance_to(stored)(outputs, None).tolist() == [2.5, 0, 1]
 
 
 class TwoLayers(nn.Module):

@@ -72,10 +72,10 @@ def test_a_task_begins_with_the_state_of_a_new_filter():
     trainer = digits("loss-filter", **NOISY, settings={"per_class": True})
     train(trainer, 6)
     filter = trainer.learner.weigh
-    assert len(filter.state()["keep"])
+    assert len(filter.keep_ids)
     filter.begin_task(trainer.learner)
-    for name, fresh in LowLoss(filter.settings).state().items():
-        torch.testing.assert_close(filter.state()[name], fresh)  # of the same type, too
+    for name, fresh in LowLoss(filter.settings).state_dict().items():
+        torch.testing.assert_close(filter.state_dict()[name], fresh)  # of the same type, too
 
 
 def test_a_share_that_nobody_knows_must_be_given():
@@ -111,8 +111,9 @@ def test_glc_corrects_by_the_mean_answer_to_the_verified_of_each_class():
     assert method.corrects
     assert method.mistakes[:2, :2].sum(1).tolist() == pytest.approx([1, 1], abs=1e-5)
     outputs = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
-    targets = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    found = method.losses(outputs, targets)
+    labels, verified = torch.tensor([0, 1, 1]), torch.tensor([False, True, False])
+    found = method.mixed(verified, outputs, labels)
+    torch.testing.assert_close(method.corrected(outputs, labels)[~verified], found[~verified])
     chance = outputs.softmax(1)
     matrix = torch.eye(10)
     matrix[:2, :2] = method.mistakes[:2, :2]
@@ -120,16 +121,17 @@ def test_glc_corrects_by_the_mean_answer_to_the_verified_of_each_class():
         given = sum(float(chance[row, c] * matrix[c, label]) for c in range(10))
         assert float(found[row]) == pytest.approx(-torch.tensor(given).log().item(), abs=1e-5)
     assert float(found[1]) == pytest.approx(float(F.cross_entropy(outputs[1:2], torch.tensor([1]))))
-    torch.testing.assert_close(method.losses(outputs.double(), targets).float(), found)
+    double = method.mixed(verified, outputs.double(), labels)
+    torch.testing.assert_close(double.float(), found)
     pinned = learner.memory.ids[learner.memory.pinned]
     assert len(pinned) == 4
 
 
 def test_glc_does_not_fit_the_verified_before_it_has_looked():
     trainer = digits("glc", **NOISY, settings={"correct_from": 2})
-    assert trainer.method.state()["present"].tolist() == []  # before the first task
+    assert trainer.method.present == []  # before the first task
     train(trainer, 1)
-    assert trainer.method.state()["present"].tolist() == sorted(trainer.tasks[0].classes)
+    assert trainer.method.present == sorted(trainer.tasks[0].classes)
     memory = trainer.learner.memory
     held = memory.labels[memory.pinned]
     assert len(held) == 4
@@ -143,12 +145,12 @@ def test_the_goal_of_glc_is_the_plain_loss_of_each_label():
     train(trainer, 4)
     seen, outputs, labels = [], torch.randn(3, 10), torch.tensor([1, 0, 1])
 
-    def watched(learner, batch, objective):
+    def watched(learner, objective):
         seen.append(objective)
-        return unweighed(learner, batch, objective)
+        return unweighed(learner, objective)
 
     trainer.learner.weigh = watched
     trainer.method.step(trainer.tasks[0].train.take(torch.arange(4)), None)
-    found = trainer.method.losses(outputs, seen[0].goal(labels))
+    found = seen[0].goal(outputs, labels)
     assert trainer.method.corrects
     torch.testing.assert_close(found, F.cross_entropy(outputs, labels, reduction="none"))

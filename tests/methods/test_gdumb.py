@@ -173,5 +173,5 @@ def test_with_a_selection_at_the_tasks_end_it_looks_by_training_and_starts_anew(
     spoiled.method.chosen(spoiled.tasks[0])  # a resumed run asks again
     assert torch.equal(weights(spoiled), before)
     resumed = digits("gdumb", selection="herding").method
-    resumed.restore(spoiled.method.state())
+    resumed.load_state_dict(spoiled.method.state_dict())
     assert resumed.collected == 0

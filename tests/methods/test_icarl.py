@@ -101,7 +101,7 @@ def test_where_every_task_has_all_classes_there_is_nothing_to_distil():
     train(trainer, 6)
     assert trainer.position.task == 1
     assert trainer.method.distilled == []
-    assert set(trainer.method.state()) == {"seen", "distilled"}
+    assert set(trainer.method.state_dict()) == {"seen", "distilled"}
 
 
 def test_a_head_that_grows_and_a_file_in_between(tmp_path):
@@ -133,7 +133,7 @@ def test_weights_of_before_are_not_taken_for_examples_when_ids_are_forgotten(tmp
     learner = ContinualLearner(Named(), "icarl", memory=8, epochs=1)
     for number in range(2):
         learner.learn(pair(number, 20), progress=False)
-    method = {f"method/{k}": t.numpy() for k, t in learner._trainer.method.state().items()}
+    method = {f"method/{k}": t.numpy() for k, t in learner._trainer.method.state_dict().items()}
     after = cleared(method, np.arange(4))
     assert after.keys() == method.keys()
     for name, array in method.items():

@@ -15,7 +15,8 @@ from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.influence import Influence
 from metasp.memory import Memory, selection
-from metasp.methods.context import Objective, Plan, TrainingContext
+from metasp.methods.context import Plan, TrainingContext
+from metasp.methods.losses import Objective, Term
 from metasp.methods.weighting import (
     InfluenceWeights,
     validation_sets,
@@ -27,7 +28,8 @@ from tests.methods.factories import digits
 SCHEDULED = {"epochs": 3, "selection": "task-balanced"}
 
 
-def zeros(self, learner, batch, objective, goals):
+def zeros(self, learner, objective, goals):
+    batch = objective.batch
     none = torch.zeros(batch.size)
     return learner.losses(batch), Influence(none, none, "none", 1.0, 1.0)
 
@@ -132,7 +134,7 @@ def small_learner(model, optimizer):
 
 
 def objective_of(learner, batch):
-    return Objective(learner.loss_fn, batch.labels)
+    return Objective([Term(batch)], learner.loss_fn)
 
 
 def test_stability_is_measured_on_earlier_tasks_alone():

@@ -79,20 +79,20 @@ def test_reuse_keeps_v_for_some_steps_and_no_forgotten_example():
     weights, drawn = trainer.method.weigh.weights, []
     for event in trainer.run():
         if isinstance(event, StepTaken) and event.kind == "influence":
-            goals = weights.kept.goals
+            goals = weights.v_old
             if not drawn or drawn[-1][0] is not goals:
                 drawn.append([goals, event.task, 0])
             drawn[-1][2] += 1
     assert [(task, used) for _, task, used in drawn] == [
         (task, used) for task in range(1, 5) for used in (4, 2)
     ]
-    held = {f"method/{name}": t.numpy() for name, t in trainer.method.state().items()}
-    gone = held["method/old_ids"][:1]
+    held = {f"method/{name}": t.numpy() for name, t in trainer.method.state_dict().items()}
+    gone = held["method/weigh/weights/v_old/ids"][:1]
     for name, rows in cleared(held, gone).items():
-        if name.startswith("method/old"):
+        if name.startswith("method/weigh/weights/v_old"):
             assert len(rows) == len(held[name]) - 1
     trainer.forget(torch.from_numpy(gone))
-    assert "old" not in trainer.method.state()
+    assert weights.v_old is None
 
 
 @pytest.mark.parametrize("scope", [None, "convs"])

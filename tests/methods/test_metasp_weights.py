@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from metasp.influence import Influence
-from metasp.methods.context import Objective
 from metasp.methods.weighting import (
     InfluenceWeights,
     as_written,
@@ -44,7 +43,7 @@ def test_weights_that_cannot_be_used_fall_back_and_are_counted(monkeypatch, rule
     F.cross_entropy(twin(batch.inputs), batch.labels).backward()
     torch.optim.SGD(twin.parameters(), lr=0.1).step()
 
-    def measured(self, learner, batch, objective, goals):
+    def measured(self, learner, objective, goals):
         return learner.losses(batch), replace(influence(bad, bad), old_loss=1e3)
 
     monkeypatch.setattr(InfluenceWeights, "measure", measured)
@@ -80,7 +79,7 @@ def test_running_weights_come_from_the_mean_of_all_measurements_so_far(monkeypat
     todo = iter(measured)
     monkeypatch.setattr(InfluenceWeights, "measure", lambda *_: (learner.losses(batch), next(todo)))
     weigh, objective = InfluenceWeights(running=True, gamma=0.5), objective_of(learner, batch)
-    first, second = (weigh(learner, batch, objective).weights for _ in range(2))
+    first, second = (weigh(learner, objective).weights for _ in range(2))
     assert torch.allclose(first, released(measured[0], 0.5).weights)
     mean = influence([0.2, -0.1, 0.25], [0.2] * 3)
     assert torch.allclose(second, released(mean, 0.5).weights)
@@ -92,9 +91,7 @@ def test_shuffled_weights_are_the_same_weights_elsewhere():
         model = net()
         learner = small_learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
         batch = learner.current.take(torch.arange(20))
-        return InfluenceWeights(shuffle=shuffle)(
-            learner, batch, objective_of(learner, batch)
-        ).weights
+        return InfluenceWeights(shuffle=shuffle)(learner, objective_of(learner, batch)).weights
 
     ordered, shuffled = weights(False), weights(True)
     assert not torch.equal(ordered, shuffled)
@@ -125,8 +122,7 @@ def test_weighing_tells_the_outputs_of_the_batch():
     learner.model.eval()  # so that another pass says the same
     learner.current, learner.task = trainer.tasks[1].train, 1
     batch = learner.prepare(trainer.tasks[1].train.take(torch.arange(5)))
-    weighed = InfluenceWeights(validation_old=3, validation_new=4)(
-        learner, batch, Objective(learner.loss_fn, batch.labels)
-    )
-    torch.testing.assert_close(weighed.outputs, learner.outputs(batch.inputs))
+    objective = objective_of(learner, batch)
+    weighed = InfluenceWeights(validation_old=3, validation_new=4)(learner, objective)
+    torch.testing.assert_close(objective.outputs, learner.outputs(batch.inputs))
     torch.testing.assert_close(weighed.losses, learner.losses(batch))

@@ -12,8 +12,8 @@ from metasp.engine.from_spec import complete
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods import robust
 from metasp.methods.context import Weighed, measured
-from metasp.methods.features import features_seen, head_of
-from metasp.methods.robust import JUDGED, RobustSettings, RobustWeights
+from metasp.methods.networks import features_seen, head_of
+from metasp.methods.robust import JUDGED, UNASKED, RobustSettings, RobustWeights
 from metasp.spec import RunSpec
 from metasp.types import Batch
 from tests.methods.factories import digits, small, train
@@ -92,19 +92,19 @@ def test_where_influences_cannot_tell_labels_all_are_learned_as_by_er(tmp_path):
             pass
     for ours, theirs in zip(one.learner.model.parameters(), other.learner.model.parameters()):
         assert torch.equal(ours, theirs)
-    assert one.learner.weigh.tells is False
+    assert one.learner.weigh.tells == 0
 
 
-@pytest.mark.parametrize("tells", [None, False, True])
+@pytest.mark.parametrize("tells", [UNASKED, 0, 1])
 def test_what_the_first_look_said_holds_for_the_task_and_is_restored(tells):
     weigher = digits("metasp-robust").learner.weigh
     weigher.tells = tells
     again = digits("metasp-robust").learner.weigh
-    again.tells = not tells
-    again.restore(weigher.state())
-    assert again.tells is tells
+    again.tells = 1 - tells
+    again.load_state_dict(weigher.state_dict())
+    assert again.tells == tells
     again.begin_task(digits("metasp-robust").learner)
-    assert again.tells is None
+    assert again.tells == UNASKED
 
 
 def noisy_run(**changes):

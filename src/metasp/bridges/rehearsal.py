@@ -11,8 +11,9 @@ from metasp.errors import UserError
 from metasp.influence.optimizers import elementwise
 from metasp.learner.files import prefixed, section
 from metasp.memory import SELECTIONS, Memory, Selection, selection
-from metasp.methods.context import Objective, Plan, TrainingContext, measured
+from metasp.methods.context import Plan, TrainingContext, measured
 from metasp.methods.er import ER
+from metasp.methods.losses import Objective, Term
 from metasp.methods.method import offer_step
 from metasp.methods.weighting import InfluenceWeights
 from metasp.trees import Tree
@@ -112,8 +113,8 @@ class Rehearsal:
 
     def state(self) -> State:
         """Return all that a resumed training needs, as tensors by name."""
-        state = prefixed("memory", self.memory.state())
-        state |= prefixed("streams", self.streams.state())
+        state = prefixed("memory", self.memory.state_dict())
+        state |= prefixed("streams", self.streams.state_dict())
         state["counters"] = torch.tensor([self.task, self.next_id])
         if self.recent is not None:
             recent = {"labels": self.recent.labels, "ids": self.recent.ids}
@@ -129,8 +130,8 @@ class Rehearsal:
                 f"the checkpoint has a memory of {slots} slots and this one has "
                 f"{self.memory.capacity}: give memory={slots}."
             )
-        self.memory.restore(section(state, "memory"))
-        self.streams.restore(section(state, "streams"))
+        self.memory.load_state_dict(section(state, "memory"))
+        self.streams.load_state_dict(section(state, "streams"))
         self.task, self.next_id = (int(number) for number in state["counters"])
         recent = section(state, "recent")
         inputs = trees.from_columns("inputs", recent)
@@ -143,7 +144,7 @@ class Rehearsal:
         context.current = Examples.of(self.recent.inputs, self.recent.labels, self.recent.ids)
         context.influence_stats = measured()  # of this batch alone: nobody reads it
         with torch.enable_grad():
-            found = InfluenceWeights()(context, whole, Objective(self.loss_fn, whole.labels))
+            found = InfluenceWeights()(context, Objective([Term(whole)], self.loss_fn))
         return found.weights.detach()
 
     def _look_back(self, new: Batch) -> None:

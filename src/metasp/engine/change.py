@@ -1,9 +1,13 @@
 """A detector of change in the loss of new examples, whose state can be stored as numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
+from torch import Tensor
+
 from metasp.errors import UserError
+from metasp.types import State
 
 KEPT = 2_000  # losses that a detector is made anew from, when it has been told twice as many
 RECENT = 10  # losses that say whether a change was a rise, where a detector does not
@@ -43,6 +47,12 @@ class Change:
             )
         for loss in self.losses:
             self.detector.update(loss)
+
+    def state_dict(self) -> State:
+        return {"losses": torch.tensor(self.losses, dtype=torch.float64)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], /) -> None:
+        self.stand_at(state["losses"].tolist() if "losses" in state else ())
 
     def saw(self, loss: float) -> bool:
         """Note the loss of new examples; whether it has risen for good."""

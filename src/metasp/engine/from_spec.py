@@ -256,7 +256,7 @@ def build_trainer(
     # Only a control may know how many labels are wrong.
     told = benchmark.wrong_shares if recipe.kind.told else ()
     trainer = Trainer(learner, chosen, list(tasks), rate, told=told)
-    trainer.stopping, trainer.corrupt = Stopping(spec.patience), Skipping(spec.skip_corrupt)
+    trainer.stopping, trainer.skipping = Stopping(spec.patience), Skipping(spec.skip_corrupt)
     trainer.test_every = spec.test_every
     return trainer
 

@@ -1,19 +1,18 @@
 """A task that is open: it grows batch by batch, and nobody knows its end."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from metasp import trees
 from metasp.engine.change import Change, MakeDetector
 from metasp.events import Event
 from metasp.methods.context import TrainingContext
 from metasp.methods.method import Phase
-from metasp.types import Batch, Examples, State, Task
+from metasp.stateful import Stateful
+from metasp.types import Batch, Examples, Task
 
 if TYPE_CHECKING:
     from metasp.engine.trainer import Trainer
@@ -21,9 +20,11 @@ if TYPE_CHECKING:
 WINDOW = 200
 
 
-class OpenTask:
+class OpenTask(Stateful):
     """The newest examples of an open task, which stand for what is new, and what a detector of
     change was told. `recent` is None while no task is open."""
+
+    stored = ("recent", "change")
 
     def __init__(self, window: int = WINDOW, detector: MakeDetector | None = None) -> None:
         self.window = window
@@ -46,31 +47,10 @@ class OpenTask:
             new = Batch.join([self.recent.at(~again), new])
         self.recent = new.at(slice(max(0, new.size - self.window), new.size))
 
-    def forget(self, ids: Tensor) -> None:
-        if self.recent is not None:
-            self.recent = self.recent.at(~torch.isin(self.recent.ids, ids))
-
     def close(self) -> None:
         self.recent = None
         if self.change is not None:
             self.change.stand_at(())
-
-    def state(self) -> State:
-        if self.recent is None:
-            return {}
-        kept = {"labels": self.recent.labels, "ids": self.recent.ids}
-        if self.change is not None:
-            kept["losses"] = torch.tensor(self.change.losses, dtype=torch.float64)
-        return {**kept, **trees.to_columns("inputs", self.recent.inputs)}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        inputs = trees.from_columns("inputs", state)
-        self.recent = None
-        if inputs is not None:
-            copies = trees.each(Tensor.clone, inputs)
-            self.recent = Batch(copies, state["labels"].clone(), state["ids"].clone())
-        if self.change is not None:
-            self.change.stand_at(state["losses"].tolist() if "losses" in state else ())
 
 
 def observe(trainer: "Trainer", new: Batch, classes: Sequence[int]) -> Iterator[Event]:

@@ -56,36 +56,39 @@ def check_momentum(name: str, momentum: float | None) -> None:
         raise UserError(f"{name} has no momentum of its own: leave it out, or use sgd or rmsprop.")
 
 
-def optimizer_state(optimizer: Optimizer) -> State:
-    """What the optimizer keeps for its parameters, as tensors; a plain number is one under a name
-    that says so."""
-    tensors: State = {}
-    for index, parameter in enumerate(_parameters(optimizer)):
-        for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}/{name}"] = value
-            elif isinstance(value, bool | int | float):
-                tensors[f"{index}/{name}/number"] = torch.tensor(value, dtype=_exact(value))
-            elif value is not None:
-                raise UserError(
-                    f"{type(optimizer).__name__} keeps a {type(value).__name__} ({name}), which "
-                    "cannot be stored: use an optimizer that keeps tensors and numbers."
-                )
-    return tensors
+class OptimizerState:
+    """What an optimizer keeps for its parameters, as tensors, to the bit: torch's own `state_dict`
+    would turn counters into the type of the parameter."""
 
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
 
-def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Bring back what `optimizer_state` gave, to the bit: torch's own way would turn counters into
-    the type of the parameter."""
-    parameters = _parameters(optimizer)
-    optimizer.state.clear()
-    for key, value in tensors.items():
-        index, name, *number = key.split("/")
-        parameter = parameters[int(index)]
-        kept = value.item() if number else value.clone()
-        if isinstance(kept, Tensor) and kept.dim():
-            kept = kept.to(parameter.device)
-        optimizer.state[parameter][name] = kept
+    def state_dict(self) -> State:
+        """Return tensors by parameter and name; a plain number is one under a name that says so."""
+        tensors: State = {}
+        for index, parameter in enumerate(_parameters(self.optimizer)):
+            for name, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"{index}/{name}"] = value
+                elif isinstance(value, bool | int | float):
+                    tensors[f"{index}/{name}/number"] = torch.tensor(value, dtype=_exact(value))
+                elif value is not None:
+                    raise UserError(
+                        f"{type(self.optimizer).__name__} keeps a {type(value).__name__} ({name}), "
+                        "which cannot be stored: use an optimizer that keeps tensors and numbers."
+                    )
+        return tensors
+
+    def load_state_dict(self, state: Mapping[str, Tensor], /) -> None:
+        parameters = _parameters(self.optimizer)
+        self.optimizer.state.clear()
+        for key, value in state.items():
+            index, name, *number = key.split("/")
+            parameter = parameters[int(index)]
+            stored = value.item() if number else value.clone()
+            if isinstance(stored, Tensor) and stored.dim():
+                stored = stored.to(parameter.device)
+            self.optimizer.state[parameter][name] = stored
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

@@ -1,19 +1,21 @@
 """Corrupt pictures: where a run is to skip them, they leave each task before it begins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from metasp.encoded import LazyRows
 from metasp.errors import UserError
-from metasp.types import Examples, State, Task
+from metasp.stateful import Stateful
+from metasp.types import Examples, Task
 
 NAMED = 3  # pictures that a note names
 
 
-class Skipping:
+class Skipping(Stateful):
     """The rows of the source that were left out so far; none unless it is told to `skip`."""
+
+    stored = ("rows",)
 
     def __init__(self, skip: bool = False) -> None:
         self.skip = skip
@@ -39,14 +41,10 @@ class Skipping:
         notes.append(f"corrupt pictures left out: {len(corrupt)} ({'; '.join(told)}{more}).")
         return task
 
-    def state(self) -> State:
-        return {"rows": self.rows} if len(self.rows) else {}
-
-    def restore(self, state: Mapping[str, Tensor], tasks: Sequence[Task]) -> list[Task]:
-        """The tasks without what was left out when the state was taken."""
-        if "rows" not in state:
+    def without_corrupt(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks without what was left out so far."""
+        if not len(self.rows):
             return list(tasks)
-        self.rows = state["rows"].clone()
         return [task.without_rows(self.rows) for task in tasks]
 
 

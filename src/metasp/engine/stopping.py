@@ -1,21 +1,21 @@
 """When a phase of a task has learned enough: by the loss on examples that are held out."""
 
 import math
-from collections.abc import Mapping
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
+from metasp.stateful import Stateful
 from metasp.types import State
 
 PATIENCE = 3
-LOSS, EPOCH, WAITED = "loss", "epoch", "waited"
 
 
-class Stopping:
+class Stopping(Stateful):
     """The weights after the epoch of a phase whose loss on held-out examples was lowest, and how
     many epochs have passed since. Each phase begins anew: epochs with rehearsal learn something
     else than those before them, at the price of the new examples' loss."""
+
+    stored = ("loss", "epoch", "waited", "weights")
 
     def __init__(self, patience: int = PATIENCE) -> None:
         self.patience = patience
@@ -45,18 +45,3 @@ class Stopping:
         """Give the model the best weights back."""
         if self.weights and self.waited:  # else it has them
             model.load_state_dict(self.weights)
-
-    def state(self) -> State:
-        if not self.weights:
-            return {}
-        counts = {EPOCH: torch.tensor(self.epoch), WAITED: torch.tensor(self.waited)}
-        loss = torch.tensor(self.loss, dtype=torch.float64)
-        return {LOSS: loss, **counts, **{f"weights/{k}": t for k, t in self.weights.items()}}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        if state:
-            self.loss = float(state[LOSS])
-            self.epoch, self.waited = int(state[EPOCH]), int(state[WAITED])
-            weights = {k.partition("/")[2]: t for k, t in state.items() if "/" in k}
-            self.weights = {name: t.clone() for name, t in weights.items()}

@@ -12,12 +12,7 @@ from torch import Tensor
 from metasp.engine.evaluate import evaluate
 from metasp.engine.mistakes import BATCHNORM_NEEDS_TWO, Diverged
 from metasp.engine.observing import OpenTask, grown
-from metasp.engine.optimizers import (
-    LearningRate,
-    Schedule,
-    optimizer_state,
-    restore_optimizer,
-)
+from metasp.engine.optimizers import LearningRate, OptimizerState, Schedule
 from metasp.engine.skipping import Skipping
 from metasp.engine.stopping import Stopping
 from metasp.engine.task_tables import influence_table, note_influence, score_table
@@ -36,7 +31,8 @@ from metasp.example_stats import TrainingStats
 from metasp.influence.checks import enough_values
 from metasp.methods.context import Step, TrainingContext, measured
 from metasp.methods.method import Method, Phase, batch_bounds, over_task
-from metasp.types import Batch, Examples, Task
+from metasp.stateful import HasState, Stateful, below, under
+from metasp.types import Batch, Examples, State, Task
 
 Score = Callable[[TrainingContext, Task, Sequence[int]], tuple[float, float]]
 """A task's test score over all classes seen, and over its own."""
@@ -56,9 +52,11 @@ class Position:
     observed: int = 0  # batches of open tasks, in all
 
 
-class Trainer:
+class Trainer(Stateful):
     """Walks a method through a stream of tasks, and can be stopped and restored at any step. Tasks
     may be added to `tasks` later: the next `run` goes on with them."""
+
+    stored = ("order", "stopping", "skipping", "open")
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class Trainer:
         learner.scored_by = method.scoring
         self.position = Position()
         self.order = torch.zeros(0, dtype=torch.long)
-        self.stopping, self.corrupt = Stopping(), Skipping()
+        self.stopping, self.skipping = Stopping(), Skipping()
         self.open = OpenTask()
         self.ending = False  # set it in the midst of a task to end the task there
         self.test_every = 1  # tasks; after the last one of all is always tested
@@ -89,7 +87,7 @@ class Trainer:
         for task in self.tasks[at.task :]:
             self.start_clock()
             if not at.begun:
-                self.tasks[task.index] = task = self.corrupt.sound(task, self.learner.notes)
+                self.tasks[task.index] = task = self.skipping.sound(task, self.learner.notes)
             self.learner.current, self.learner.task = task.train, task.index
             self.learner.told = self.told[task.index] if self.told else None
             if not at.begun:
@@ -198,57 +196,42 @@ class Trainer:
                 left[phase.kind] = (left.get(phase.kind, (0, 0.0))[0] + steps, phase.cost)
         return left
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything a run is made of, as tensors by name and plain numbers."""
-        learner = self.learner
-        parts: dict[str, Mapping[str, Tensor]] = {
-            "model": learner.model.state_dict(),
-            "optimizer": optimizer_state(learner.optimizer),
-            "streams": learner.streams.state(),
-            "memory": learner.memory.state(),
-            "method": self.method.state(),
-            "influence_stats": learner.influence_stats.state_dict(),
-            "training_stats": learner.training_stats.state_dict(),
-            "weigh": learner.weigh.state() if learner.weigh else {},
-            "engine": {"order": self.order},
-            "best": self.stopping.state(),
-            "open": self.open.state(),
-            "corrupt": self.corrupt.state(),
+    def parts(self) -> dict[str, HasState]:
+        """All that a run is made of besides its position, by the names that are stored."""
+        context = self.learner
+        parts: dict[str, HasState] = {
+            "model": context.model,
+            "optimizer": OptimizerState(context.optimizer),
+            "streams": context.streams,
+            "memory": context.memory,
+            "method": self.method,
+            "influence_stats": context.influence_stats,
+            "training_stats": context.training_stats,
+            "engine": self,
         }
-        if any(not p.isfinite().all() for p in learner.model.parameters()):
+        return parts if context.weigh is None else {**parts, "weigh": context.weigh}
+
+    def state(self) -> tuple[State, dict[str, Any]]:
+        """Return everything a run is made of, as tensors by name and plain numbers."""
+        tensors: State = {}
+        for part, holder in self.parts().items():
+            tensors |= under(part, holder.state_dict())
+        if any(not p.isfinite().all() for p in self.learner.model.parameters()):
             raise Diverged(f"a weight of the network became NaN or infinite {self._moment(0)}")
-        tensors = {
-            f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()
-        }
         for name, value in tensors.items():
             if not isinstance(value, Tensor):
                 raise UserError(
                     f"{name} of the state is {value!r}, and only tensors are stored: make it a "
-                    "tensor, and turn that back in restore()."
+                    "tensor in `state_dict`, and turn that back in `load_state_dict`."
                 )
         return tensors, asdict(self.position)
 
     def restore(self, tensors: Mapping[str, Tensor], position: Mapping[str, Any]) -> None:
         """Stand exactly where `state` was taken."""
-
-        def part(name: str) -> dict[str, Tensor]:
-            return {k[len(name) + 1 :]: t for k, t in tensors.items() if k.startswith(f"{name}/")}
-
-        self.learner.model.load_state_dict(part("model"))
-        restore_optimizer(self.learner.optimizer, part("optimizer"))
-        self.learner.streams.restore(part("streams"))
-        self.learner.memory.restore(part("memory"))
-        self.method.restore(part("method"))
-        self.learner.influence_stats = measured()
-        self.learner.influence_stats.load_state_dict(part("influence_stats"))
-        self.learner.training_stats.load_state_dict(part("training_stats"))
-        if self.learner.weigh is not None:
-            self.learner.weigh.restore(part("weigh"))
-        self.order = part("engine")["order"].clone()
-        self.stopping.restore(part("best"))
-        self.tasks = self.corrupt.restore(part("corrupt"), self.tasks)
+        for part, holder in self.parts().items():
+            holder.load_state_dict(below(part, tensors))
+        self.tasks = self.skipping.without_corrupt(self.tasks)
         self.position, self.ending = Position(**position), False
-        self.open.restore(part("open"))
         self.learner.open = bool(self.open)
         if self.open:
             grown(self, ())
@@ -260,13 +243,13 @@ class Trainer:
         statistics and what the method keeps. An epoch under way goes on with the others."""
         due = self._order_by_id()
         self.tasks = [task.without(ids) for task in self.tasks]
-        self.learner.memory.forget(ids)
-        self.learner.influence_stats.forget(ids)
-        self.learner.training_stats.forget(ids)
-        self.method.forget(ids)
-        if self.learner.weigh is not None:
-            self.learner.weigh.forget(ids)
-        self.open.forget(ids)
+        context = self.learner
+        context.memory.forget(ids)
+        context.influence_stats.forget(ids)
+        context.training_stats.forget(ids)
+        for part in (self.method, context.weigh, self.open):
+            if part is not None:
+                part.forget(ids)
         if self.open:
             grown(self, ())  # nothing of them is left in its examples either
         elif self.position.step:
@@ -326,11 +309,9 @@ class Trainer:
 
     def _offer(self, new: Batch, task: Task) -> None:
         """Offer a batch to the memory, but for what it holds: examples may be learned again."""
-        held = torch.isin(new.ids, self.learner.memory.ids)
-        if held.any():
-            new = new.at(~held)
-        if new.size:
-            self.method.remember(new, task)
+        rows = (~torch.isin(new.ids, self.learner.memory.ids)).nonzero()[:, 0]
+        if len(rows):
+            self.method.remember(new if len(rows) == new.size else new.at(rows), task, rows)
 
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()

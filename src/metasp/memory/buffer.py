@@ -166,7 +166,7 @@ class Memory:
                 columns[LISTED.get(name, name)] = self._values[name][slots]
         return {name: column.tolist() for name, column in columns.items()}
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         state = {**self._values, "labels": self.labels}
         state["counters"] = torch.tensor([self.offered, self.written])
         if self.inputs is not None:
@@ -174,7 +174,7 @@ class Memory:
             state |= trees.to_columns("inputs", held)
         return state
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor], /) -> None:
         """Stand where the state was taken. A column that it lacks is blank, as in a memory that
         never had it; so is an empty slot, whatever it was left with on disk."""
         self.labels = state["labels"].to(self.labels.device).clone()

@@ -1,7 +1,7 @@
 """The learner: what a method may touch, and the few moves that every method is made of."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
@@ -13,8 +13,10 @@ from metasp import trees
 from metasp.example_stats import INFLUENCE, ExampleStats, TrainingStats, Update, are_classes
 from metasp.memory import Memory, Selection
 from metasp.memory.verified import admit
+from metasp.methods.losses import Objective, Term
+from metasp.stateful import Stateful
 from metasp.trees import Tree, call
-from metasp.types import Batch, Examples, LossFn, State, Streams, as_rows
+from metasp.types import Batch, Examples, LossFn, Streams, as_rows
 
 
 class Transform(Protocol):
@@ -51,28 +53,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Objective:
-    """What a step descends: the sum of share × loss over the rows of a prepared batch.
-
-    `loss_fn(outputs, targets)` gives one loss per row and looks at nothing but the row's own
-    outputs and targets. A method with several loss terms gives each row its term: `targets` is then
-    a matrix of floats that says which (label, kind of row, stored logits, …), `shares` (n,) is the
-    weight of each row in the sum (None: a mean), `weighable` (n,) marks the rows whose weight
-    influence may change (None: all), and `goal` makes targets of labels (m,) under which an
-    example has the loss that is to become small."""
-
-    loss_fn: LossFn
-    targets: Tensor
-    shares: Tensor | None = None
-    weighable: Tensor | None = None
-    goal: Callable[[Tensor], Tensor] = lambda labels: labels
-
-    def weights(self, losses: Tensor) -> Tensor:
-        """The weights of the rows where nothing else weighs them, shape (n,)."""
-        return uniform(losses) if self.shares is None else self.shares.to(losses)
-
-
-@dataclass(frozen=True)
 class Weighed:
     """Losses of a batch with their graph alive, the weight of each in the update, both (n,), and
     what else there is to tell."""
@@ -80,7 +60,6 @@ class Weighed:
     losses: Tensor
     weights: Tensor
     numbers: Mapping[str, float] = field(default_factory=dict)
-    outputs: Tensor | None = None  # of the same pass, where it is known
 
     def dealt(self, by: Tensor) -> "Weighed":
         """The same with the share of the new examples, which come first, dealt among them by these
@@ -93,23 +72,23 @@ class Weighed:
         return replace(self, weights=weights)
 
 
-Weigh = Callable[["TrainingContext", Batch, Objective], Weighed]
-"""How much each row of a prepared batch counts in the update."""
+Weigh = Callable[["TrainingContext", Objective], Weighed]
+"""How much each row of an objective counts in the update."""
 
 Scoring = Callable[[Tree], Tensor]
 """Network inputs to what speaks for each class, (n, classes); the largest is the answer."""
 
 
-class Weigher(ABC):
+class Weigher(Stateful, ABC):
     """Weighs every update of whatever method a learner has, and may keep something meanwhile."""
 
     judges: ClassVar[bool] = False  #: whether it can tell how likely a label is right
 
     @abstractmethod
-    def __call__(self, learner: "TrainingContext", batch: Batch, objective: Objective) -> Weighed:
-        """How much each row of a prepared batch counts in the update."""
+    def __call__(self, learner: "TrainingContext", objective: Objective) -> Weighed:
+        """How much each row of an objective counts in the update."""
 
-    def begin_task(self, learner: "TrainingContext") -> None:  # noqa: B027 - most need nothing here
+    def begin_task(self, learner: "TrainingContext") -> None:
         """Called once before a task's first step."""
 
     def judged(self, learner: "TrainingContext", ids: Tensor) -> Tensor | None:
@@ -121,16 +100,9 @@ class Weigher(ABC):
         """The same among the classes of the task alone: by this an example is called a suspect."""
         return self.judged(learner, ids)
 
-    def forget(self, ids: Tensor) -> None:  # noqa: B027 - most keep no example
-        """Drop what is kept of the examples of these ids."""
 
-    def state(self) -> State:
-        """What must survive a kill; what belongs to single examples is named as a method's."""
-        return {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 - most keep nothing
-        """Stand where `state` was taken."""
-
+EMPTY = Batch(torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+"""No rows, which joining leaves out."""
 
 ColumnValues = Callable[[Batch], Mapping[str, Tensor]]
 """Raw examples that are about to be stored to the values of columns that are kept of them."""
@@ -184,14 +156,15 @@ class TrainingContext:
     def replay(self, count: int | None = None) -> Batch:
         """A random batch from memory as network inputs; empty while the memory is."""
         slots = self.memory.draw(count or self.plan.memory_batch, self.streams["replay"])
-        return self.prepare_replay(self.memory.read(slots))
+        return self.replay_of(slots)
+
+    def replay_of(self, slots: Tensor) -> Batch:
+        """What the memory holds in these slots, as network inputs freshly augmented."""
+        return self.prepare_replay(self.memory.read(slots)) if len(slots) else EMPTY
 
     def with_replay(self, new: Batch) -> Batch:
         """New examples first, then a batch from memory if there is any, as network inputs."""
-        prepared = self.prepare(new)
-        if not len(self.memory):
-            return prepared
-        return Batch.join([prepared, self.replay()])
+        return Batch.join([self.prepare(new), self.replay()])
 
     def outputs(self, inputs: Tree) -> Tensor:
         """Logits (n, classes) in float32, whatever the precision of the forward pass."""
@@ -222,18 +195,23 @@ class TrainingContext:
         return occupied[self.memory.tasks[occupied] != self.task]
 
     def update(
-        self, batch: Batch, weigh: Weigh | None = None, objective: Objective | None = None
+        self,
+        terms: Batch | Sequence[Term],
+        weigh: Weigh | None = None,
+        goal: LossFn | None = None,
     ) -> Step:
-        """One step on the mean loss of a prepared batch, or on an objective of the method's own;
-        its rows weighted, if anyone weighs them."""
-        objective = objective or Objective(self.loss_fn, batch.labels)
-        weighed = (weigh or self.weigh or unweighed)(self, batch, objective)
+        """One step on the sum of loss terms, in one pass over all their rows; a prepared batch is
+        one term. Rows are weighed if anyone weighs them; `goal` is the loss of other examples that
+        influence looks at, by default the learner's."""
+        terms = [Term(terms)] if isinstance(terms, Batch) else terms
+        objective = Objective(terms, self.loss_fn, goal)
+        weighed = (weigh or self.weigh or unweighed)(self, objective)
         self.descend((weighed.weights * weighed.losses).sum())
-        losses, outputs = weighed.losses.detach(), weighed.outputs
-        self._count(batch, weighed, objective)
-        mean = losses.mean() if objective.shares is None else (objective.shares * losses).sum()
-        said = None if outputs is None else outputs.detach()
-        return Step(float(mean), weighed.numbers, said)
+        losses, shares = weighed.losses.detach(), objective.shares
+        self._count(weighed, objective)
+        mean = losses.mean() if shares is None else (shares * losses).sum()
+        outputs = None if objective.outputs is None else objective.outputs.detach()
+        return Step(float(mean), weighed.numbers, outputs)
 
     def trust(
         self, examples: Batch, task: int, classes: Iterable[int], values: ColumnValues
@@ -252,9 +230,10 @@ class TrainingContext:
                 f"{found.refused} did not enter and {len(found.unpinned)} may leave it."
             )
 
-    def _count(self, batch: Batch, weighed: Weighed, objective: Objective) -> None:
+    def _count(self, weighed: Weighed, objective: Objective) -> None:
         """Note how each example of the task fared in an update."""
-        losses, outputs = weighed.losses.detach(), weighed.outputs
+        batch, outputs = objective.batch, objective.outputs
+        losses = weighed.losses.detach()
         if objective.weighable is not None:  # a distance to something stored is no loss
             losses = losses.masked_fill(~objective.weighable, torch.nan)
         if outputs is not None:
@@ -308,13 +287,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def unweighed(learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
+def unweighed(learner: TrainingContext, objective: Objective) -> Weighed:
     """Every row with the share that the method gives it."""
-    outputs = learner.outputs(batch.inputs)
-    losses = objective.loss_fn(outputs, objective.targets)
-    return Weighed(losses, objective.weights(losses), outputs=outputs)
-
-
-def uniform(losses: Tensor) -> Tensor:
-    """The weights of a plain mean, shape (n,)."""
-    return torch.full_like(losses, 1 / len(losses), requires_grad=False)
+    losses = objective.losses(learner.outputs(objective.batch.inputs))
+    return Weighed(losses, objective.weights(losses))

@@ -2,7 +2,6 @@
 
 How many are dropped is told, or taken from the truth about a benchmark."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, final
 
@@ -11,10 +10,11 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.example_stats import NO_IDS
-from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
+from metasp.methods.context import Step, TrainingContext, Weighed, Weigher, unweighed
+from metasp.methods.losses import Objective
 from metasp.methods.method import Method, Phase
 from metasp.methods.settings import LossFilterSettings, Settings
-from metasp.types import Batch, State
+from metasp.types import Batch
 
 
 @final
@@ -42,29 +42,30 @@ class LowLoss(Weigher):
     """Weights of one or zero for new examples, by their mean loss over the task so far."""
 
     judges = True
+    stored = ("keep_ids", "epoch")
 
     def __init__(self, settings: LossFilterSettings) -> None:
         self.settings = settings
-        self.keep = NO_IDS  # the ids among the lowest of their class, per class alone
+        self.keep_ids = NO_IDS  # the ids among the lowest of their class, per class alone
         self.epoch = -1
 
     def begin_task(self, learner: TrainingContext) -> None:
-        self.keep, self.epoch = NO_IDS, -1
+        self.keep_ids, self.epoch = NO_IDS, -1
         if self.settings.told and learner.told is None:
             raise UserError(
                 "the true share of wrong labels is not known for this data, so --told has nothing "
                 "to go by: give the share to drop instead."
             )
 
-    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
-        weighed = unweighed(learner, batch, objective)
+    def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
+        weighed = unweighed(learner, objective)
         if learner.epoch + 1 < self.settings.weigh_from:
             return weighed
-        ids = batch.ids[: learner.arrived]
+        ids = objective.batch.ids[: learner.arrived]
         if self.settings.per_class:
             if learner.epoch != self.epoch:
-                self.keep, self.epoch = self._kept(learner), learner.epoch
-            kept = torch.isin(ids, self.keep)
+                self.keep_ids, self.epoch = self._kept(learner), learner.epoch
+            kept = torch.isin(ids, self.keep_ids)
         else:
             kept = lowest(losses_of(learner, ids), 1 - self._share(learner))
         return weighed.dealt(kept)
@@ -95,15 +96,6 @@ class LowLoss(Weigher):
         lowest_of_all = lowest(losses_of(learner, known), 1 - self._share(learner))
         return torch.isin(ids, known[lowest_of_all]).double()
 
-    def forget(self, ids: Tensor) -> None:
-        self.keep = self.keep[~torch.isin(self.keep, ids)]
-
-    def state(self) -> State:
-        return {"keep": self.keep, "keep_ids": self.keep, "epoch": torch.tensor(self.epoch)}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.keep, self.epoch = state["keep"].clone(), int(state["epoch"])
-
 
 @final
 class VerifiedOnly(Method):
@@ -131,12 +123,12 @@ class NothingNew(Weigher):
 
     judges = True
 
-    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
-        if batch.size == learner.arrived:
+    def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
+        if objective.batch.size == learner.arrived:
             raise UserError(
                 "verified-only has nothing to learn from: give it verified examples (`trusted`)."
             )
-        weighed = unweighed(learner, batch, objective)
+        weighed = unweighed(learner, objective)
         weights = weighed.weights.clone()
         weights[: learner.arrived] = 0
         return replace(weighed, weights=weights / weights.sum())

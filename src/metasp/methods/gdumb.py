@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -16,7 +16,7 @@ from metasp.methods.context import Step, TrainingContext
 from metasp.methods.method import Method, Phase, finetune_phase, offer_task
 from metasp.methods.settings import GDumbSettings
 from metasp.trees import Tree
-from metasp.types import Batch, Examples, State, Task
+from metasp.types import Batch, Examples, Task
 
 LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
 
@@ -33,6 +33,7 @@ class GDumb(Method):
     weight_decay = 1e-6
     selection = "greedy"
     settings: GDumbSettings
+    stored = ("collected",)
 
     def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
@@ -85,12 +86,6 @@ class GDumb(Method):
         if self.looks and self.collected < task.index:
             return offer_task(self, task)
         return None
-
-    def state(self) -> State:
-        return {"collected": torch.tensor(self.collected)} if self.looks else {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.collected = int(state["collected"]) if self.looks else -1
 
     def step(self, new: Batch, phase: Phase) -> Step:
         if phase.kind == "collect":

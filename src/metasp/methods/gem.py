@@ -1,6 +1,5 @@
 """GEM (Lopez-Paz and Ranzato 2017): the update opposes the gradient of no past task's memory."""
 
-from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -16,7 +15,7 @@ from metasp.methods.gradients import (
 from metasp.methods.method import Method, Phase
 from metasp.methods.projection import agreeing_with_all
 from metasp.methods.settings import GEMSettings
-from metasp.types import Batch, State, Task
+from metasp.types import Batch, Task
 
 PORTION = 128  # examples differentiated at a time, to bound the activations held
 
@@ -29,6 +28,7 @@ class GEM(Method):
     lr = 0.03
     selection = "class-balanced"
     settings: GEMSettings
+    stored = ("current",)
     current = 0
 
     def begin_task(self, task: Task) -> None:
@@ -58,9 +58,3 @@ class GEM(Method):
         if not self.settings.memory_statistics:
             return quiet_gradient(learner, batch, PORTION)
         return passing_gradient(learner, batch, PORTION)
-
-    def state(self) -> State:
-        return {"current": torch.tensor(self.current)}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.current = int(state["current"])

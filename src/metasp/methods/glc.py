@@ -1,16 +1,17 @@
 """GLC (Hendrycks et al. 2018): a loss corrected by how verified examples are mistaken, on ER."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metasp.methods.context import Objective, Step, TrainingContext, evaluating
+from metasp.methods.context import Step, TrainingContext, evaluating
+from metasp.methods.losses import Term
 from metasp.methods.method import Method, Phase
 from metasp.methods.settings import GLCSettings
-from metasp.types import Batch, State, Task
+from metasp.types import Batch, Task
 
 LEAST = 1e-8  # of a corrected probability
 
@@ -22,6 +23,7 @@ class GLC(Method):
     Settings = GLCSettings
     selection: ClassVar[str | None] = "class-balanced"
     settings: GLCSettings
+    stored = ("mistakes", "present", "corrects")
 
     def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
@@ -36,21 +38,15 @@ class GLC(Method):
         learner = self.learner
         if not self.corrects and learner.epoch + 1 >= self.settings.correct_from:
             self.look()
-        batch = learner.prepare(new)
         slots = self.slots()
-        trusted = torch.zeros(batch.size, dtype=torch.bool)
-        if len(slots):
-            replayed = learner.prepare_replay(learner.memory.read(slots))
-            batch = Batch.join([batch, replayed])
-            trusted = torch.cat([trusted, learner.memory.pinned[slots]])
-        corrected = (~trusted).float().to(learner.device)
-        objective = Objective(
-            self.losses,
-            targets=torch.stack([batch.labels.float(), corrected], dim=1),
-            shares=torch.full((batch.size,), 1 / batch.size, device=learner.device),
-            goal=lambda labels: torch.stack([labels.float(), torch.zeros_like(labels)], dim=1),
-        )
-        return learner.update(batch, objective=objective)
+        verified = learner.memory.pinned[slots].to(learner.device)
+        count = new.size + len(slots)
+        # Alg. 1, a mean over all rows: −log Σ_c p_c·C[c, y], of verified ones the plain loss.
+        terms = [
+            Term(learner.prepare(new), self.corrected, new.size / count),
+            Term(learner.replay_of(slots), partial(self.mixed, verified), len(slots) / count),
+        ]
+        return learner.update(terms)
 
     def slots(self) -> Tensor:
         """What to replay: until it knows how a task's classes are mistaken, not their verified
@@ -62,18 +58,21 @@ class GLC(Method):
             slots = slots[~(mine & memory.pinned[slots])]
         return memory.draw(self.learner.plan.memory_batch, stream, slots)
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """−log Σ_c p_c·C[c, y] of unverified rows, the plain cross-entropy of verified ones."""
-        labels, corrected = targets[:, 0].long(), targets[:, 1] == 1
-        uncorrected = F.cross_entropy(outputs, labels, reduction="none")
+    def corrected(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return −log Σ_c p_c·C[c, y] of each row (n,)."""
         known = len(self.mistakes)
         if not known:
-            return uncorrected
+            return F.cross_entropy(outputs, labels, reduction="none")
         width = outputs.shape[1]
         matrix = torch.eye(width, dtype=outputs.dtype, device=outputs.device)
         matrix[:known, :known] = self.mistakes.to(outputs)
         given = (outputs.softmax(1) @ matrix).gather(1, labels[:, None])[:, 0]
-        return torch.where(corrected, -given.clamp_min(LEAST).log(), uncorrected)
+        return -given.clamp_min(LEAST).log()
+
+    def mixed(self, verified: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the plain loss of verified rows, the corrected one of others, (n,)."""
+        plain = F.cross_entropy(outputs, labels, reduction="none")
+        return torch.where(verified, plain, self.corrected(outputs, labels))
 
     def look(self) -> None:
         """How the task's verified examples are answered now: the mean answer of each class."""
@@ -94,15 +93,3 @@ class GLC(Method):
             matrix[label] = 0
             matrix[label, self.present] = answers[labels == label].mean(0)
         self.mistakes = matrix
-
-    def state(self) -> State:
-        return {
-            "mistakes": self.mistakes,
-            "present": torch.tensor(self.present, dtype=torch.long),
-            "corrects": torch.tensor(self.corrects),
-        }
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.mistakes = state["mistakes"].clone()
-        self.present = state["present"].tolist()
-        self.corrects = bool(state["corrects"])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from metasp.methods.context import TrainingContext
-from metasp.methods.features import features_seen
 from metasp.methods.method import over_task
+from metasp.methods.networks import features_seen
 from metasp.types import Batch, Examples
 
 FEWEST = 12  # examples that stand for a class of which none is verified, if it has as many

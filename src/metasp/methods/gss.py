@@ -30,17 +30,17 @@ class GSS(Method):
     def offers(self, epoch: int) -> bool:
         return epoch == 0 or self.settings.every_epoch
 
-    def remember(self, new: Batch, task: Task) -> Placement | None:
+    def remember(self, new: Batch, task: Task, rows: Tensor | None = None) -> Placement | None:
         learner, memory = self.learner, self.learner.memory
         if "redundancy" not in memory.columns:  # another selection decides
-            return super().remember(new, task)
+            return super().remember(new, task, rows)
         drawn = memory.draw(self.settings.references, learner.streams["references"])
         fresh = torch.full((new.size,), NEUTRAL)
         if len(drawn):
             fresh = redundancy(
                 learner, learner.unaugmented(new), learner.unaugmented(memory.read(drawn))
             )
-        return offer_step(self, new, task, redundancy=fresh)
+        return offer_step(self, new, task, rows, redundancy=fresh)
 
 
 def redundancy(learner: TrainingContext, batch: Batch, references: Batch) -> Tensor:

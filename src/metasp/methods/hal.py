@@ -1,6 +1,5 @@
 """HAL (Chaudhry et al. 2021): predictions on one learned anchor per past class are held."""
 
-from collections.abc import Mapping
 from typing import Any, final
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 from metasp.influence.origin import Origin, kept_random_state, kept_values
 from metasp.influence.pseudo import Problem, gradient, make_plan
 from metasp.methods.context import Step, TrainingContext
-from metasp.methods.features import features_seen
 from metasp.methods.gradients import (
     Named,
     loss_of,
@@ -19,9 +17,10 @@ from metasp.methods.gradients import (
     with_parameters_of,
 )
 from metasp.methods.method import Method, Phase, batch_bounds
+from metasp.methods.networks import features_seen
 from metasp.methods.settings import HALSettings
 from metasp.trees import one_tensor
-from metasp.types import Batch, State, Task, as_rows
+from metasp.types import Batch, Task, as_rows
 
 
 @final
@@ -35,6 +34,7 @@ class HAL(Method):
     classes = True
     moves_inputs = True
     settings: HALSettings
+    stored = ("anchors", "anchors_ids", "mean_feature")
 
     def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
@@ -53,7 +53,7 @@ class HAL(Method):
         learner.optimizer.zero_grad()
         torch.autograd.backward(losses.mean())
         if self.anchors is not None and len(self.anchors) > 1:  # a lone one has no statistics
-            add_at_most_as_long(self.drift_gradient(self.anchors))
+            add_at_most_as_long(self.drift_gradient(self.anchors.to(learner.device)))
         learner.step()
         return Step(float(losses.detach().mean()))
 
@@ -80,7 +80,7 @@ class HAL(Method):
         """Follow the mean feature (d,) of the task's batches."""
         kept, mean = self.settings.feature_memory, features.float().mean(0)
         if self.mean_feature is not None:
-            mean = kept * self.mean_feature + (1 - kept) * mean
+            mean = kept * self.mean_feature.to(mean) + (1 - kept) * mean
         self.mean_feature = mean
 
     def end_task(self, task: Task) -> None:
@@ -94,14 +94,8 @@ class HAL(Method):
         if self.anchors is None or self.anchors_ids is None:
             self.anchors, self.anchors_ids = learned, starts.ids
         else:
-            self.anchors = torch.cat([self.anchors, learned])
+            self.anchors = torch.cat([self.anchors.to(learned), learned])
             self.anchors_ids = torch.cat([self.anchors_ids, starts.ids])
-
-    def forget(self, ids: Tensor) -> None:
-        if self.anchors is None or self.anchors_ids is None:
-            return
-        kept = torch.nonzero(~torch.isin(self.anchors_ids, ids)).flatten()
-        self.anchors, self.anchors_ids = self.anchors[kept], self.anchors_ids[kept]
 
     def starts(self, task: Task) -> Batch | None:
         """A random example of each of the task's classes, as network inputs; None where every
@@ -152,21 +146,12 @@ class HAL(Method):
             rising = torch.autograd.grad(learner.losses(anchors).sum(), at)[0]
         with features_seen(model) as seen, with_parameters_of(learner, present, anchors.size):
             known = learner.losses(anchors)
-            mean = self.mean_feature if self.mean_feature is not None else seen[0].detach()
+            mean = (
+                seen[0].detach() if self.mean_feature is None else self.mean_feature.to(at.device)
+            )
             away = (seen[0].float() - mean).square().sum(1)
             worth = -known - self.settings.feature_weight * away
             return rising + torch.autograd.grad(worth.sum(), at)[0]
-
-    def state(self) -> State:
-        parts = {"anchors": self.anchors, "anchors_ids": self.anchors_ids}
-        parts["mean_feature"] = self.mean_feature
-        return {name: tensor for name, tensor in parts.items() if tensor is not None}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        device = self.learner.device
-        here = {name: tensor.clone().to(device) for name, tensor in state.items()}
-        self.anchors, self.mean_feature = here.get("anchors"), here.get("mean_feature")
-        self.anchors_ids = state["anchors_ids"].clone() if "anchors_ids" in state else None
 
 
 def add_at_most_as_long(parts: list[tuple[nn.Parameter, Tensor]]) -> None:

@@ -1,7 +1,6 @@
 """iCaRL (Rebuffi et al. 2017): old classes are held to what the network said before the task, and
 an example is of the class whose exemplars have the nearest mean feature."""
 
-from collections.abc import Mapping
 from typing import Any, final
 
 import torch
@@ -10,12 +9,12 @@ from torch import Tensor
 
 from metasp import trees
 from metasp.memory.representative import unit_rows
-from metasp.methods.context import Objective, Scoring, Step, TrainingContext
-from metasp.methods.copies import Copy, as_state, copy_of, from_state, outputs_by
+from metasp.methods.context import Scoring, Step, TrainingContext
+from metasp.methods.losses import Term, members
 from metasp.methods.method import Method, Phase, over_task
-from metasp.methods.terms import members
+from metasp.methods.networks import NetworkCopy
 from metasp.trees import Tree
-from metasp.types import Batch, State, Task
+from metasp.types import Batch, Task
 
 
 @final
@@ -25,36 +24,45 @@ class ICaRL(Method):
     own_loss = True
     weight_decay = 1e-5
     selection = "herding"
+    stored = ("seen", "distilled", "old")
 
     def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
         self.seen: list[int] = []  # the classes up to the task at hand
         self.distilled: list[int] = []  # of these, the ones that it does not have
-        self.old: Copy = {}  # the network as it was before the task
+        self.old = NetworkCopy(learner)  # the network as it was before the task
 
     def begin_task(self, task: Task) -> None:
         self.distilled = sorted({*self.seen} - {*task.classes})
         self.seen = sorted({*self.seen, *task.classes})
-        self.old = {}
+        self.old.drop()
         if self.distilled:
-            self.old = copy_of(self.learner.model)
+            self.old.take()
 
     def step(self, new: Batch, phase: Phase) -> Step:
+        """Alg. 3: sigmoids of new classes by their labels, of old ones by the network before."""
         batch = self.learner.with_replay(new)
-        targets = self.wanted(batch.labels)
+        targets = self.one_hot(batch.labels)
         if self.distilled:
-            said = outputs_by(self.learner, self.old, batch.inputs)
+            said = self.old.outputs(batch.inputs)
             targets[:, self.distilled] = said[:, self.distilled].sigmoid()
-        objective = Objective(losses, targets, goal=self.wanted)
-        return self.learner.update(batch, objective=objective)
+        terms = [Term(batch, lambda outputs, labels: self.losses(outputs, targets))]
+        return self.learner.update(terms, goal=self.goal)
 
-    def wanted(self, labels: Tensor) -> Tensor:
-        """Targets (n, outputs) of the sigmoids: 1 for the label's class, 0 for all others that were
-        seen, NaN for those that were not."""
-        width = max(self.seen) + 1
-        own = torch.arange(width, device=labels.device) == labels[:, None]
-        seen = members(self.seen, width, labels)
-        return own.float().masked_fill(~seen, torch.nan)
+    def goal(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.losses(outputs, self.one_hot(labels))
+
+    def one_hot(self, labels: Tensor) -> Tensor:
+        """Return 1 for the label's class among those up to the last that was seen, 0 elsewhere."""
+        classes = torch.arange(max(self.seen) + 1, device=labels.device)
+        return (classes == labels[:, None]).float()
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy (n,) of a row's sigmoids for the classes seen."""
+        width = targets.shape[1]
+        seen = members(self.seen, width, outputs)
+        each = F.binary_cross_entropy_with_logits(outputs[:, :width], targets, reduction="none")
+        return (each * seen).sum(1) / seen.sum()
 
     @torch.no_grad()
     def scoring(self) -> Scoring:
@@ -69,23 +77,6 @@ class ICaRL(Method):
         classes = sorted(set(labels.tolist()))
         means = torch.stack([rows[labels == label].mean(0) for label in classes])
         return nearest(learner, classes, unit_rows(means).to(learner.device))
-
-    def state(self) -> State:
-        known = {"seen": torch.tensor(self.seen), "distilled": torch.tensor(self.distilled)}
-        return {**known, **as_state("old", self.old)}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.seen, self.distilled = state["seen"].tolist(), state["distilled"].tolist()
-        self.old = from_state("old", state, self.learner.model)
-
-
-def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy (n,) of a row's sigmoids with those of its targets that are known."""
-    known = ~targets.isnan()
-    each = F.binary_cross_entropy_with_logits(
-        outputs[:, : targets.shape[1]], targets.nan_to_num(), reduction="none"
-    )
-    return (each * known).sum(1) / known.sum(1)
 
 
 def nearest(learner: TrainingContext, classes: list[int], means: Tensor) -> Scoring:

@@ -3,21 +3,23 @@
 The variants differ by settings alone: with selection by influence (RehSel), or with the influence
 on Stability or on Plasticity only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, final
-
-from torch import Tensor
 
 from metasp.errors import UserError, unknown
 from metasp.memory import Selection
 from metasp.memory.rehsel import CLUSTERING
 from metasp.methods.context import Step, TrainingContext, Weigher
 from metasp.methods.method import Method, Phase, finetune_phase
-from metasp.methods.reusing import HeadWeights, checked_head
 from metasp.methods.settings import MetaSPSettings
-from metasp.methods.weighting import FEWEST_FOR_BATCHNORM, InfluenceWeights, ScheduledWeights
-from metasp.types import Batch, State, Task
+from metasp.methods.weighting import (
+    FEWEST_FOR_BATCHNORM,
+    InfluenceWeights,
+    ScheduledWeights,
+    checked_head,
+)
+from metasp.types import Batch, Task
 
 INFLUENCE_COST = 9.0  # of a step, in plain ones: 4.6 times a rehearsal step of twice the batch
 
@@ -32,6 +34,7 @@ class MetaSP(Method):
     measures = True
     Settings = MetaSPSettings
     selection: ClassVar[str | None] = "task-balanced"
+    stored = ("weigh",)
 
     @classmethod
     def filled_in(cls, settings: MetaSPSettings, epochs: int, memory: int) -> MetaSPSettings:
@@ -77,32 +80,21 @@ class MetaSP(Method):
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new), self.weigh)
 
-    def forget(self, ids: Tensor) -> None:
-        self.weigh.forget(ids)
-
-    def state(self) -> State:
-        return self.weigh.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.weigh.restore(state)
-
 
 def weights(settings: MetaSPSettings) -> InfluenceWeights:
     """How the settings weigh a batch."""
-    common: dict[str, Any] = {
-        "rule": settings.rule,
-        "gamma": settings.gamma,
-        "strength": settings.strength,
-        "running": settings.running,
-        "steps": settings.pseudo_steps,
-        "scope": settings.scope,
-        "validation_old": settings.validation_old,
-        "validation_new": settings.validation_new,
-        "shuffle": settings.shuffle_influence,
-    }
-    if settings.reuse is not None:
-        return HeadWeights(**common, reuse=settings.reuse)
-    return InfluenceWeights(**common)
+    return InfluenceWeights(
+        rule=settings.rule,
+        gamma=settings.gamma,
+        strength=settings.strength,
+        running=settings.running,
+        steps=settings.pseudo_steps,
+        scope=settings.scope,
+        validation_old=settings.validation_old,
+        validation_new=settings.validation_new,
+        shuffle=settings.shuffle_influence,
+        reuse=settings.reuse,
+    )
 
 
 def look_where_told(learner: TrainingContext, settings: MetaSPSettings) -> None:

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from metasp.errors import UserError
 from metasp.memory import Column, Offer, Placement, Selection
 from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
 from metasp.methods.settings import Settings
+from metasp.stateful import Stateful
 from metasp.trees import Tree, at_once, one_tensor
-from metasp.types import Batch, Examples, State, Task, as_rows
+from metasp.types import Batch, Examples, Task, as_rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Phase:
         return self.epochs * len(batch_bounds(self.size, self.batch_size))
 
 
-class Method(ABC):
+class Method(Stateful, ABC):
     """One paper, one file. A subclass is final and its `step` reads top to bottom."""
 
     Settings: ClassVar[type[Settings]] = Settings  #: the class of its settings
@@ -58,7 +58,7 @@ class Method(ABC):
     told: ClassVar[bool] = False  #: a control that may be told the true share of wrong labels
     columns: ClassVar[tuple[Column, ...]] = ()  #: what the memory keeps for it beside each example
 
-    @classmethod  # noqa: B027 - most methods can do it all
+    @classmethod
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
         """Refuse what the method cannot do, before anything is trained."""
 
@@ -91,19 +91,20 @@ class Method(ABC):
         are of the past."""
         return validation_of(seen[-1:])
 
-    def begin_task(self, task: Task) -> None:  # noqa: B027 - most methods need nothing here
+    def begin_task(self, task: Task) -> None:
         """Called once before a task's first phase."""
 
     def offers(self, epoch: int) -> bool:
         """Whether the batches of an epoch of a task, from 0, are offered to the memory."""
         return epoch == 0
 
-    def remember(self, new: Batch, task: Task) -> Placement | None:
-        """Offer a raw batch to the memory; called after each step of an epoch that `offers`. Gives
-        what was decided, if this was the moment."""
+    def remember(self, new: Batch, task: Task, rows: Tensor | None = None) -> Placement | None:
+        """Offer raw examples to the memory; called after each step of an epoch that `offers`.
+        `rows` (n,) are their rows in the batch of the step: what the memory holds already is left
+        out. Gives what was decided, if this was the moment."""
         if self.selection is None or self.learner.selection.at_step is None:
             return None
-        return offer_step(self, new, task)
+        return offer_step(self, new, task, rows)
 
     def end_task(self, task: Task) -> Placement | None:
         """Called once after a task's last phase. Gives what the memory decided, if this was the
@@ -112,9 +113,10 @@ class Method(ABC):
             return None
         return offer_task(self, task)
 
-    def column_values(self, stored: Batch) -> Mapping[str, Tensor]:
-        """The values of the method's columns for raw examples that are about to be stored; unless
-        it says otherwise, outputs and features are those of the model as it stands."""
+    def column_values(self, stored: Batch, rows: Tensor | None = None) -> Mapping[str, Tensor]:
+        """The values of the method's columns for raw examples that are about to be stored, `rows`
+        of the batch of the last step if they come from there; unless it says otherwise, outputs and
+        features are those of the model as it stands."""
         looks: dict[str, Callable[[Tree], Tensor]] = {
             "outputs": self.learner.outputs,
             "features": self.learner.features,
@@ -130,21 +132,6 @@ class Method(ABC):
     def scoring(self) -> Scoring:
         """How the model and the memory as they stand score classes, for testing and predicting."""
         return self.learner.outputs
-
-    def forget(self, ids: Tensor) -> None:  # noqa: B027 - most methods keep no example
-        """Drop what the method itself keeps of the examples of these ids."""
-
-    def state(self) -> State:
-        """What must survive a kill, beyond what the learner holds. Where the rows of `x` belong
-        to single examples, `x_ids` says to which, so that they can be forgotten."""
-        return {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        if state:
-            raise UserError(
-                "this was stored by a version of metasp whose method kept other things "
-                f"({', '.join(sorted(state))}): continue with that version, or start anew."
-            )
 
 
 def validation_of(tasks: Sequence[Task]) -> list[Examples]:
@@ -187,9 +174,14 @@ def batch_bounds(size: int, batch_size: int) -> list[tuple[int, int]]:
 
 
 def offer_step(
-    method: Method, new: Batch, task: Task, redundancy: Tensor | None = None
+    method: Method,
+    new: Batch,
+    task: Task,
+    rows: Tensor | None = None,
+    redundancy: Tensor | None = None,
 ) -> Placement:
-    """Let the run's selection decide about a batch, and write what it decided."""
+    """Let the run's selection decide about a batch, `rows` of that of the last step, and write what
+    it decided."""
     learner = method.learner
     offer = Offer(
         new.labels.cpu(),
@@ -201,7 +193,8 @@ def offer_step(
     )
     decide = learner.selection.at_step or learner.selection.decide
     placement = decide(learner.memory, offer, learner.streams["selection"])
-    store(method, placement, new.at(placement.chosen), task)
+    chosen = None if rows is None else rows[placement.chosen]
+    store(method, placement, new.at(placement.chosen), task, chosen)
     learner.memory.offered += new.size
     return placement
 
@@ -245,11 +238,17 @@ def right_labels(learner: TrainingContext, examples: Examples) -> Tensor | None:
     return torch.ones(len(examples)) if right is None else right.nan_to_num(nan=1.0)
 
 
-def store(method: Method, placement: Placement, rows: Batch, task: Task, **columns: Tensor) -> None:
-    """Write the chosen rows with what the selection and the method keep of each."""
-    own = method.column_values(rows)
-    values = {**placement.columns, **own, **columns}
-    method.learner.memory.write(placement.slots, rows, task.index, **values)
+def store(
+    method: Method,
+    placement: Placement,
+    examples: Batch,
+    task: Task,
+    rows: Tensor | None = None,
+    **columns: Tensor,
+) -> None:
+    """Write the chosen examples with what the selection and the method keep of each."""
+    values = {**placement.columns, **method.column_values(examples, rows), **columns}
+    method.learner.memory.write(placement.slots, examples, task.index, **values)
 
 
 def points(learner: TrainingContext, examples: Examples) -> Callable[[Tensor], Tensor]:

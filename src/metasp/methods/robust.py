@@ -5,7 +5,6 @@ model finds easiest. Influence is taken through a fresh head, one of zeros, on t
 features: in a head that has learned, an example it has fitted has no gradient and so no influence,
 also one whose wrong label it knows by heart. See docs/methods/metasp-robust.md."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, final
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from metasp.example_stats import NO_IDS, ExampleStats
 from metasp.influence import fuse
-from metasp.methods.context import Objective, Step, TrainingContext, Weighed, Weigher, unweighed
+from metasp.methods.context import Step, TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.doubt import (
     better_part,
     can_tell,
@@ -25,10 +24,12 @@ from metasp.methods.doubt import (
 )
 from metasp.methods.goal import Goal, Seen, goal_of_task, seen_by
 from metasp.methods.judging import head_influence
+from metasp.methods.losses import Objective
 from metasp.methods.method import Method, Phase
 from metasp.methods.settings import RobustSettings
-from metasp.types import Batch, State
+from metasp.types import Batch
 
+UNASKED = -1
 JUDGED = ("all", "right", "task", "label_right")
 """What is known of each example of the task: means over looks of the evidence for its label among
 all classes and among the task's, and the chances that follow."""
@@ -64,26 +65,27 @@ class RobustWeights(Weigher):
     in one pass."""
 
     judges = True
+    stored = ("epoch", "tells", "stats")
 
     def __init__(self, settings: RobustSettings) -> None:
         self.settings = settings
         self.epoch = 0  # the last one that was judged
-        self.tells: bool | None = None  # whether influences tell labels, by the first look
+        self.tells = UNASKED  # whether influences tell labels, by the first look
         self.stats = ExampleStats(ids=NO_IDS, latest=JUDGED)
 
     def begin_task(self, learner: TrainingContext) -> None:
-        self.epoch, self.tells = 0, None
+        self.epoch, self.tells = 0, UNASKED
         ids = NO_IDS if learner.current is None else learner.current.ids
         self.stats = ExampleStats(ids=ids, latest=JUDGED)
 
-    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
+    def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
         if learner.epoch != self.epoch:
             self.epoch = learner.epoch
             self._judge(learner)
-        weighed = unweighed(learner, batch, objective)
+        weighed = unweighed(learner, objective)
         if learner.epoch + 1 < self.settings.weigh_from:
             return weighed
-        right = self.stats.last(batch.ids[: learner.arrived], "right")
+        right = self.stats.last(objective.batch.ids[: learner.arrived], "right")
         return self._weighted(learner, weighed, right.float().nan_to_num(nan=1.0))
 
     def _judge(self, learner: TrainingContext) -> None:
@@ -107,8 +109,8 @@ class RobustWeights(Weigher):
         evidence, of_task = (self.stats.last(ids, name) for name in ("all", "task"))
         right = 1 - chance_wrong(self.settings.decisive * evidence, labels)
         wrong, margins = chance_wrong(evidence, labels), training.means(ids, "margin")
-        if self.tells is None:  # later the goal's examples are known by heart
-            self.tells = can_tell(readings[0], wrong, int(now.sum()))
+        if self.tells == UNASKED:  # later the goal's examples are known by heart
+            self.tells = int(can_tell(readings[0], wrong, int(now.sum())))
         if self.tells:
             right[~better_part(evidence, margins, labels, wrong, self.settings.strict)] = 0
         else:
@@ -154,20 +156,6 @@ class RobustWeights(Weigher):
 
     def label_right(self, learner: TrainingContext, ids: Tensor) -> Tensor | None:
         return known_chances(self.stats.last(ids, "label_right"))
-
-    def forget(self, ids: Tensor) -> None:
-        self.stats.forget(ids)
-
-    def state(self) -> State:
-        tells = -1 if self.tells is None else int(self.tells)
-        stats = {f"stats/{name}": value for name, value in self.stats.state_dict().items()}
-        return {"epoch": torch.tensor(self.epoch), "tells": torch.tensor(tells), **stats}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.epoch = int(state["epoch"])
-        tells = int(state["tells"])
-        self.tells = None if tells < 0 else bool(tells)
-        self.stats.load_state_dict({k.removeprefix("stats/"): t for k, t in state.items()})
 
 
 def known_chances(chances: Tensor) -> Tensor | None:

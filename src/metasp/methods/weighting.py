@@ -1,19 +1,22 @@
-"""Influence as example weights: one function from losses, batch and validation sets to weights,
-which any method can use by setting `learner.weigh`."""
+"""Influence as example weights, for any method: set `learner.weigh`, or pass it to `update`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from metasp.errors import UserError
 from metasp.influence import Influence, fuse, record, sp_influence
-from metasp.influence.pseudo import Pair
+from metasp.influence.origin import kept_random_state, with_parameters
 from metasp.memory import Memory
-from metasp.methods.context import Objective, TrainingContext, Weighed, Weigher, unweighed
-from metasp.types import Batch, LossFn, State
+from metasp.methods.context import TrainingContext, Weighed, Weigher, unweighed
+from metasp.methods.losses import Objective
+from metasp.methods.networks import features_seen, head_of
+from metasp.trees import call
+from metasp.types import Batch
 
 GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
 FEWEST_FOR_BATCHNORM = 2  # examples of the past: fewer have no statistics
@@ -70,13 +73,16 @@ RULES: dict[str, Callable[[Influence, float | None, float], Weights]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class InfluenceWeights(Weigher):
     """Weigh a batch by influence, and write every influence into the learner's statistics.
 
     `strength` multiplies the influence in the weights; `running` takes each example's mean
     influence so far in the task instead of this batch's. `observe` records but leaves the weights
-    uniform; `shuffle` deals the weights at random."""
+    uniform; `shuffle` deals the weights at random. With `reuse` the influence is that through the
+    head alone, for which all that is needed of an example is what enters the head: for the batch it
+    is there in the update's own pass, and for V_old and V_new it is computed once in `reuse` steps,
+    by the network as it was then."""
 
     rule: str = "released"
     gamma: float | None = None
@@ -88,152 +94,176 @@ class InfluenceWeights(Weigher):
     validation_new: float | None = None
     shuffle: bool = False
     observe: bool = False
+    reuse: int | None = None
+    v_old: Batch | None = field(default=None, init=False, compare=False)  # as they enter the head
+    v_new: Batch | None = field(default=None, init=False, compare=False)
+    v_task: int = field(default=0, init=False, compare=False)  # the task that they were drawn in
+    v_used: int = field(default=0, init=False, compare=False)  # and for how many steps they served
 
-    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
+    stored = ("v_old", "v_new", "v_task", "v_used")
+
+    def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
         if len(learner.past()) < FEWEST_FOR_BATCHNORM:
-            return unweighed(learner, batch, objective)
-        goals = self.goals(learner)
-        watched = Watched(objective.loss_fn)
-        objective = replace(objective, loss_fn=watched)
-        losses, influence = self.measure(learner, batch, objective, goals)
-        outputs = watched.outputs
+            return unweighed(learner, objective)
+        losses, influence = self.measure(learner, objective, self.goals(learner))
         shares = objective.weights(losses)
         weights, fused, gamma = RULES[self.rule](influence, self.gamma, self.strength)
         rows = slice(None) if objective.weighable is None else objective.weighable
+        ids = objective.batch.ids[rows]
         if fused.isfinite().all():
             learner.influence_stats.add(
-                batch.ids[rows],
+                ids,
                 stability=influence.stability,
                 plasticity=influence.plasticity,
                 fused=fused,
                 loss=losses[rows],
             )
             if self.running:
-                means = averaged(learner, batch.ids[rows], influence)
+                means = averaged(learner, ids, influence)
                 weights, _, gamma = RULES[self.rule](means, self.gamma, self.strength)
         usable = bool(weights.isfinite().all() and weights.sum() > 0)
         numbers = {"gamma": gamma, "fallback": float(not usable)}
         if self.observe or not usable:
-            return Weighed(losses, shares, numbers, outputs)
+            return Weighed(losses, shares, numbers)
         if self.shuffle:
             weights = weights[torch.randperm(len(weights), generator=learner.streams["shuffle"])]
         if objective.shares is not None:  # the rule weighs a mean: here each row has a share
             factors = torch.ones_like(shares)
             factors[rows] = len(weights) * weights
             weights = shares * factors
-        return Weighed(losses, weights, numbers, outputs)
+        return Weighed(losses, weights, numbers)
 
     def goals(self, learner: TrainingContext) -> tuple[Batch, Batch]:
-        """V_old and V_new."""
-        return validation_sets(learner, self.validation_old, self.validation_new)
+        """Return V_old and V_new; with `reuse` as they enter the head."""
+        if self.reuse is None:
+            return validation_sets(learner, self.validation_old, self.validation_new)
+        if (
+            self.v_old is None
+            or self.v_new is None
+            or self.v_task != learner.task
+            or self.v_used >= self.reuse
+        ):
+            old, new = validation_sets(learner, self.validation_old, self.validation_new)
+            self.v_old, self.v_new = entering_head(learner, old), entering_head(learner, new)
+            self.v_task, self.v_used = learner.task, 0
+        self.v_used += 1
+        return self.v_old, self.v_new
 
     def measure(
-        self,
-        learner: TrainingContext,
-        batch: Batch,
-        objective: Objective,
-        goals: tuple[Batch, Batch],
+        self, learner: TrainingContext, objective: Objective, goals: tuple[Batch, Batch]
     ) -> tuple[Tensor, Influence]:
-        """The losses of the batch, by the forward pass that the update shares if it can, and the
-        influence of its weighable rows."""
-        summed = as_mean(objective, batch.size)
-        old, new = ((goal.inputs, summed.goal(goal.labels)) for goal in goals)
-        losses, found = self.look(learner, (batch.inputs, summed.targets), summed, (old, new))
+        """Return the losses of the batch (n,), by the forward pass that the update shares if it
+        can, and the influence of its weighable rows."""
+        look = self._through_network if self.reuse is None else self._through_head
+        losses, influence = look(learner, objective, goals)
         if objective.shares is None:
-            return losses, found
-        scale = (batch.size * objective.shares).to(losses)
+            return losses, influence
+        scale = objective.scale(losses)
         rows = slice(None) if objective.weighable is None else objective.weighable
-        stability, plasticity = (found.stability / scale)[rows], (found.plasticity / scale)[rows]
-        return losses / scale, replace(found, stability=stability, plasticity=plasticity)
+        stability = (influence.stability / scale)[rows]
+        plasticity = (influence.plasticity / scale)[rows]
+        return losses / scale, replace(influence, stability=stability, plasticity=plasticity)
 
-    def look(
-        self, learner: TrainingContext, pair: Pair, summed: Objective, goals: tuple[Pair, Pair]
+    def forget(self, ids: Tensor) -> None:
+        """Draw other validation sets where one holds a forgotten example."""
+        drawn = [batch for batch in (self.v_old, self.v_new) if batch is not None]
+        if any(torch.isin(batch.ids, ids).any() for batch in drawn):
+            self.v_old = self.v_new = None
+
+    def _through_network(
+        self, learner: TrainingContext, objective: Objective, goals: tuple[Batch, Batch]
     ) -> tuple[Tensor, Influence]:
-        """The losses of a batch under the mean objective, and their influence on the goals."""
+        batch, (old, new) = objective.batch, goals
+        pair = (batch.inputs, batch.labels)
         with eager(learner):
             # In bf16 the influence is still computed in fp32, by a forward pass of its own.
-            recorded = None if learner.bf16 else record(learner.model, summed.loss_fn, pair)
-            found = sp_influence(
+            recorded = None if learner.bf16 else record(learner.model, objective.scaled, pair)
+            influence = sp_influence(
                 learner.model,
-                summed.loss_fn,
+                objective.scaled,
                 batch=pair,
-                old=goals[0],
-                new=goals[1],
+                old=(old.inputs, old.labels),
+                new=(new.inputs, new.labels),
                 steps=self.steps,
                 optimizer=learner.optimizer,
                 scope=self.scope,
                 clip_norm=learner.clip_norm,
                 recorded=recorded,
             )
-        if recorded is None:
-            return summed.loss_fn(learner.outputs(pair[0]), pair[1]), found
-        return recorded.losses, found
+        if recorded is not None:
+            return recorded.losses, influence
+        return objective.scaled(learner.outputs(batch.inputs), batch.labels), influence
 
-
-class Watched:
-    """A loss that keeps the first outputs it is asked about: those of the batch."""
-
-    def __init__(self, loss_fn: LossFn) -> None:
-        self.loss_fn = loss_fn
-        self.outputs: Tensor | None = None
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if self.outputs is None:
-            self.outputs = outputs
-        return self.loss_fn(outputs, targets)
+    def _through_head(
+        self, learner: TrainingContext, objective: Objective, goals: tuple[Batch, Batch]
+    ) -> tuple[Tensor, Influence]:
+        batch, (old, new) = objective.batch, goals
+        with eager(learner), features_seen(learner.model) as seen:
+            losses = objective.scaled(learner.outputs(batch.inputs), batch.labels)
+        head = checked_head(learner, self.scope)
+        features = seen[0].detach().to(next(head.parameters()))  # bf16 above the head
+        influence = sp_influence(
+            head,
+            objective.scaled,
+            batch=(features, batch.labels),
+            old=(old.inputs, old.labels),
+            new=(new.inputs, new.labels),
+            steps=self.steps,
+            optimizer=learner.optimizer,
+        )
+        return losses, influence
 
 
 class ScheduledWeights(Weigher):
     """Weighs every `every`-th step only and, where `last` is given, of these only the ones in that
     many last epochs of a task with a past, or in a task that is open; plain rehearsal otherwise."""
 
+    stored = ("taken", "weights")
+
     def __init__(self, weights: InfluenceWeights, every: int = 1, last: int | None = None) -> None:
         self.weights, self.every, self.last = weights, every, last
         self.taken = 0  # steps in those epochs
 
-    def __call__(self, learner: TrainingContext, batch: Batch, objective: Objective) -> Weighed:
+    def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
         epochs_left = learner.plan.epochs - learner.epoch
         scheduled = self.last is not None and not learner.open  # which has no epochs
         if scheduled and (learner.task == 0 or epochs_left > (self.last or 0)):
-            return unweighed(learner, batch, objective)
+            return unweighed(learner, objective)
         weighs = self.taken % self.every == 0
         self.taken += 1
-        return (self.weights if weighs else unweighed)(learner, batch, objective)
-
-    def forget(self, ids: Tensor) -> None:
-        self.weights.forget(ids)
-
-    def state(self) -> State:
-        return {"taken": torch.tensor(self.taken), **self.weights.state()}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.taken = int(state["taken"])
-        self.weights.restore(state)
-
-
-def as_mean(objective: Objective, size: int) -> Objective:
-    """The same objective as a mean over its rows, which is what an influence is measured on: each
-    row's loss times `size` × its share, a number that joins its targets."""
-    if objective.shares is None:
-        return objective
-
-    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
-        return targets[:, -1] * objective.loss_fn(outputs, targets[:, :-1])
-
-    def with_factor(targets: Tensor, factor: Tensor) -> Tensor:
-        return torch.cat([targets, factor[:, None].to(targets)], dim=1)
-
-    def goal(labels: Tensor) -> Tensor:
-        targets = objective.goal(labels)
-        return with_factor(targets, torch.ones(len(targets), device=targets.device))
-
-    return Objective(loss_fn, with_factor(objective.targets, size * objective.shares), goal=goal)
+        return (self.weights if weighs else unweighed)(learner, objective)
 
 
 def averaged(learner: TrainingContext, ids: Tensor, influence: Influence) -> Influence:
     """The mean influence of each example over the batches of this task that it was in."""
     means = learner.influence_stats.means(ids).to(influence.stability)
     return replace(influence, stability=means[:, 0], plasticity=means[:, 1])
+
+
+def entering_head(learner: TrainingContext, examples: Batch) -> Batch:
+    """Return the same examples as they enter the head, which leaves no trace in the network."""
+    with (
+        torch.no_grad(),
+        eager(learner),
+        kept_random_state(learner.device),
+        with_parameters(learner.model, {}),
+        features_seen(learner.model) as seen,
+    ):
+        call(learner.model, examples.inputs)
+    return examples._replace(inputs=seen[0])
+
+
+def checked_head(learner: TrainingContext, scope: str | None) -> nn.Module:
+    """Return the model's head, where it is what the scope names."""
+    head = head_of(learner.model)
+    named = learner.model.named_parameters()
+    inside = {id(p) for name, p in named if name.startswith(scope or "")}
+    if head is None or inside != {id(p) for p in head.parameters()}:
+        raise UserError(
+            "reuse keeps what enters the network's head, so that the influence must look at the "
+            "head alone: give the head's name as scope (in the built-in networks: head)."
+        )
+    return head
 
 
 def validation_sets(

@@ -23,7 +23,7 @@ RECORD = "forgotten.json"
 SLOTS, COUNTERS = "memory/ids", "memory/counters"  # all else below memory/ has a row per slot
 # But for encoded pictures, which are end to end, with a row per slot of where each is.
 PICTURES, PLACES = "memory/inputs['encoded']", "memory/inputs['places']"
-STATS = ("influence_stats/", "training_stats/", "weigh/")  # have a row per id of `…/ids`
+STATS = ("influence_stats/", "training_stats/", "method/", "weigh/")  # have a row per id of `…/ids`
 EMPTY = -1  # the id in an empty slot
 LISTED = {"ids": "id", "labels": "label", "tasks": "task"}
 
@@ -97,7 +97,8 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
             rows, part = ~np.isin(arrays[name], ids), name.removesuffix("ids")
             names = [each for each in arrays if each.startswith(part)]
         elif name.startswith(("method/", "weigh/")) and name.endswith("_ids"):
-            rows, names = ~np.isin(arrays[name], ids), [name, name.removesuffix("_ids")]
+            rows = ~np.isin(arrays[name], ids)
+            names = [each for each in (name, name.removesuffix("_ids")) if each in arrays]
         else:
             continue
         kept |= {each: arrays[each][rows] for each in names}
