@@ -1,35 +1,29 @@
 """Results: exports finished runs into tables of results/, and turns these and the templates in
-docs/ into pages beside them.
+docs/ into pages and CSV files beside them.
 
     python docs/make_results.py collect RUNS NAME   runs of a sweep -> results/NAME.parquet
     python docs/make_results.py                     results/ -> docs/results.md and others
 
-A line `{{kind name …}}` of the template becomes a table: see KINDS in result_kinds.py."""
+A template is Markdown with jinja2: `{{ kind("name", …) }}` becomes a table, see KINDS in
+result_tables.py."""
 
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this file
-import result_kinds as kinds
-from report_kind import answer, cost, helps, report
+import result_tables
 from result_rows import RESULTS, ROOT
 
 from metasp.reports.runs import Record, export, gather
 from metasp.suspects import quality, score_examples
 
 TEMPLATES = sorted((ROOT / "docs").glob("*.template"))
-KINDS = {
-    **kinds.KINDS,
-    "report": report,
-    "answer": answer,
-    "helps": helps,
-    "cost": cost,
-}
+TABLES = ROOT / "docs/tables"
 
 
 def collect(runs: Path, name: str) -> None:
@@ -55,7 +49,7 @@ def derived(record: Record) -> dict[str, Any]:
     values["wrong"] = {"memory": len(memory), "in_memory": int(np.isin(memory, noise["id"]).sum())}
     if columns is not None:
         scores = score_examples({}, columns)
-        values["suspects"] = {way: quality(scores, way, noise["id"]) for way in kinds.WAYS}
+        values["suspects"] = {way: quality(scores, way, noise["id"]) for way in result_tables.WAYS}
         values["wrong"]["by_tenth"] = wrong_by_tenths(columns, noise["id"])
     return values
 
@@ -87,21 +81,30 @@ def wrong_by_tenths(columns: Mapping[str, Any], flipped: Any) -> list[float]:
     return [round(float(share), 4) for share in np.mean(shares, axis=0)]
 
 
-def page(template: Path) -> str:
-    lines = []
-    for line in template.read_text(encoding="utf-8").splitlines():
-        if line.startswith("{{") and line.endswith("}}"):
-            kind, *arguments = shlex.split(line[2:-2])
-            lines.append(KINDS[kind](*arguments))
-        else:
-            lines.append(line)
-    return "\n".join(lines).rstrip() + "\n"
+def page(template: Path) -> tuple[str, dict[str, str]]:
+    """Return a page and its CSV files, by name."""
+    result_tables.WRITTEN.clear()
+    made = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(
+        template.read_text(encoding="utf-8"), dict(result_tables.KINDS)
+    )
+    content = made.render().rstrip() + "\n"
+    return content, dict(result_tables.WRITTEN)
+
+
+def write_pages() -> None:
+    result_tables.DRAWING = True
+    TABLES.mkdir(exist_ok=True)
+    for file in TABLES.glob("*.csv"):
+        file.unlink()
+    for template in TEMPLATES:
+        content, tables = page(template)
+        template.with_suffix(".md").write_text(content, encoding="utf-8")
+        for name, cells in tables.items():
+            (TABLES / name).write_text(cells, encoding="utf-8")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
         collect(Path(sys.argv[2]), sys.argv[3])
     else:
-        kinds.DRAWING = True
-        for template in TEMPLATES:
-            template.with_suffix(".md").write_text(page(template), encoding="utf-8")
+        write_pages()

@@ -1,6 +1,6 @@
 """What the pages of results call the rows of the sweeps, and how a row is found by its name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,28 @@ TRIED = {
     "strength 10.0)",
 }
 
+# What the summary shows: a question, the difference that answers it, and where it was measured.
+STREAMS = {
+    "fashion": "Fashion-MNIST, half size",
+    "fashion-whole": "Fashion-MNIST",
+    "cifar10": "CIFAR-10, small",
+    "cifar10-whole": "CIFAR-10",
+    "fashion-online": "Fashion-MNIST, half size, one epoch",
+    "fashion-small-memory": "Fashion-MNIST, half size",
+    "fashion-noise": "noisy Fashion-MNIST, half size",
+    "fashion-noise-whole": "noisy Fashion-MNIST",
+    "cifar10-noise": "noisy CIFAR-10, small",
+    "cifar10-noise-whole": "noisy CIFAR-10",
+}
+QUESTIONS = {
+    "Does MetaSP beat ER with its schedule?": "MetaSP/ER + schedule",
+    "Does it beat its shuffled control?": "MetaSP/shuffled",
+    "Does RehSel add anything?": "RehSel/MetaSP",
+    "Influence as filter, over clusters alone": "filter/clusters alone",
+    "Mean loss as the same filter": "filter by loss/clusters alone",
+    "low-loss, over class-balanced": "low loss/balanced",
+}
+
 
 def fits(spec: Mapping[str, Any], must: Mapping[str, Any]) -> bool:
     """Whether a spec is what a name means."""
@@ -79,7 +101,7 @@ def groups_of(name: str) -> list[Group]:
     return group(records_of(*name.split("+")))
 
 
-def pick(rows: tuple[Configuration, ...], name: str) -> Configuration | None:
+def pick(rows: Sequence[Configuration], name: str) -> Configuration | None:
     """The row that a name of the discussion means."""
     own = name.endswith(OWN)
     must = NAMES[name.removesuffix(OWN)]

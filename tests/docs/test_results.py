@@ -21,11 +21,27 @@ def maker():
 TEMPLATES = sorted((ROOT / "docs").glob("*.template"))
 
 
+@pytest.fixture(scope="module")
+def made():
+    """Each page with its CSV files, as the script makes them."""
+    page = maker().page
+    return {template: page(template) for template in TEMPLATES}
+
+
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
-def test_the_page_is_made_from_the_results(template):
-    made = maker().page(template)
+def test_the_page_is_made_from_the_results(template, made):
+    content, _ = made[template]
     page = template.with_suffix(".md").read_text(encoding="utf-8")
-    assert page == made, "run: python docs/make_results.py"
+    assert page == content, "run: python docs/make_results.py"
+
+
+def test_the_tables_are_made_from_the_results_and_linked_from_a_page(made):
+    tables = {}
+    for content, written in made.values():
+        tables |= written
+        assert all(f"(tables/{name})" in content for name in written)
+    stored = {path.name: path.read_text() for path in (ROOT / "docs/tables").glob("*.csv")}
+    assert stored == tables, "run: python docs/make_results.py"
 
 
 @pytest.mark.parametrize("name", NAMES)
