@@ -1,7 +1,7 @@
 """What happens in a run, as data. Progress bar, store and trackers consume this one stream."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -73,12 +73,6 @@ class RunFinished:
 
 
 Event = TaskStarted | StepTaken | Evaluated | Validated | Noted | TaskFinished | RunFinished
-
-# What is read back from a log, beside its kind.
-STORED = {
-    kind.__name__: tuple(entry.name for entry in fields(kind))
-    for kind in (TaskStarted, Evaluated, Noted, RunFinished)
-}
 
 
 def as_record(event: Event) -> dict[str, Any]:

@@ -28,9 +28,8 @@ from metasp.metrics import SCENARIOS, matrix_of, scores
 from metasp.processes import SharedRunDir, any_of, check_alike, check_same_run
 from metasp.spec import RunSpec
 from metasp.store import RunDir
-from metasp.store.forget import marked
 
-BESIDE = ("log", "forgotten", "ranks")  # in a checkpoint, beside the position of the engine
+BESIDE = ("log", "ranks")  # in a checkpoint, beside the position of the engine
 RANDOM = "random/"  # begins the names of what a checkpoint holds of global random streams
 
 
@@ -53,7 +52,6 @@ class Experiment:
     ranks: Ranks | None = None  # the processes that share the run; None: this one has it alone
     model: MakeModel | None = None  # makes a model of one's own
     _random: OwnRandomness | None = None  # what that draws from torch, Python and NumPy
-    _gone: list[int] = field(default_factory=list)  # ids that training does without
 
     @property
     def finished(self) -> bool:
@@ -81,7 +79,6 @@ class Experiment:
             self.directory.keep_noise(self.benchmark.flipped)
             self.directory.keep_trusted(self.benchmark.trusted)
             self._resume(trainer)
-            self._go_without(trainer)
             saved = time.monotonic()
             run = trainer.run()
             for event in run if self._random is None else self._random.around(run):
@@ -107,9 +104,6 @@ class Experiment:
         if found is not None:
             numbers = {k: v for k, v in found.numbers.items() if k not in BESIDE}
             self._compare_ranks(trainer, found.numbers.get("ranks", 1))
-            # The order of an epoch counts the examples that were there when it was stored.
-            self._gone = found.numbers.get("forgotten", [])
-            trainer.tasks = [task.without(torch.tensor(self._gone)) for task in trainer.tasks]
             tensors = {k: torch.from_numpy(v) for k, v in found.arrays.items()}
             trainer.restore(tensors, numbers)
             if self._random is not None:
@@ -125,24 +119,10 @@ class Experiment:
                 "numbers up to rounding, no longer the same bits."
             )
 
-    def _go_without(self, trainer: Trainer) -> None:
-        """Leave out what was forgotten since."""
-        now = self.directory.forgotten()
-        trainer.forget(torch.tensor(sorted({*now} - {*self._gone}), dtype=torch.long))
-        self._gone = now
-        for task in trainer.tasks:
-            if not len(task.train):
-                raise UserError(
-                    f"all examples of task {task.index + 1} were forgotten, so there is nothing to "
-                    "train it on: start a run without it."
-                )
-
     def _checkpoint(self, trainer: Trainer) -> None:
         tensors, numbers = trainer.state()
         if self._random is not None:
             tensors |= {f"{RANDOM}{name}": t for name, t in self._random.state().items()}
-        if self._gone:
-            numbers["forgotten"] = self._gone
         if self.ranks is not None:
             numbers["ranks"] = self.ranks.size
             check_alike(self.ranks, tensors)
@@ -160,8 +140,7 @@ class Experiment:
         corrupt = len(self.trainer.skipping.rows) if self.trainer else 0
         if corrupt:
             result["corrupt"] = corrupt  # pictures that were left out
-        whole = {**told, **result, "environment": {**environment(), **ranks}}
-        return marked(whole, len(self._gone), undisturbed=False) if self._gone else whole
+        return {**told, **result, "environment": {**environment(), **ranks}}
 
 
 def prepare(

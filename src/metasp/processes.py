@@ -143,10 +143,6 @@ class SharedRunDir(RunDir):
         found: dict[str, Any] | None = self._heard(super().result)
         return found
 
-    def forgotten(self) -> list[int]:
-        found: list[int] = self._heard(super().forgotten)
-        return found
-
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         arrays: Arrays = {}
 

@@ -206,6 +206,7 @@ def test_a_default_is_what_it_was_when_the_run_was_made(tmp_path):
     result = json.loads((run / "result.json").read_text())
     result["defaults"]["settings"]["candidates"] = 7
     (run / "result.json").write_text(json.dumps(result))
+    (run / "manifest.json").unlink()
     assert labels(tmp_path) == [["mir"]]
 
 
@@ -244,6 +245,7 @@ def test_versions_are_footnoted_where_they_differ(tmp_path):
 def test_a_run_of_changed_code_is_footnoted_within_a_version(tmp_path):
     for name, code in (("er", "aaa"), ("gem", "bbb")):
         file = make_run(tmp_path, method=name) / "result.json"
+        (file.parent / "manifest.json").unlink()
         result = json.loads(file.read_text())
         file.write_text(json.dumps({**result, "environment": {"metasp": "0.1.0", "code": code}}))
     assert any("0.1.0+aaa: er; 0.1.0+bbb: gem" in note for note in tables_of(tmp_path)[0].notes)
@@ -271,19 +273,6 @@ def test_a_single_seed_is_not_tested_and_the_table_says_so(tmp_path):
     assert difference_tables(group(gather([tmp_path]).records), Comparison()) == []
     assert any("no tests" in note for note in table.notes)
     assert not any("significantly" in note for note in table.notes)
-
-
-def test_a_run_that_trained_without_forgotten_examples_is_named(tmp_path):
-    for seed in (1, 2):
-        make_run(tmp_path, 0.5, method="er", seed=seed)
-    odd = make_run(tmp_path, 0.5, method="er", seed=3)
-    result = json.loads((odd / "result.json").read_text())
-    result["forgotten"] = {"examples": 190, "undisturbed": False}
-    (odd / "result.json").write_text(json.dumps(result))
-    notes = score_tables(group(gather([tmp_path]).records), Comparison())[0].notes
-    assert [note for note in notes if "forget" in note] == [
-        "er, seed 3, was trained without the 190 examples that it was told to forget."
-    ]
 
 
 def test_influence_added_to_a_method_is_part_of_its_name(tmp_path):

@@ -1,7 +1,5 @@
 """Forgetting in a stored run: nothing of an example is left in any file."""
 
-from datetime import datetime
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,8 @@ import torch
 from metasp.errors import UserError
 from metasp.example_stats import TrainingStats
 from metasp.store.checkpoints import load_checkpoint, load_latest, numbers_in
-from metasp.store.forget import LAST, cleared, forgotten, pending, records
+from metasp.store.forget import LAST, cleared
+from metasp.store.manifest import read_manifest
 from tests.helpers import finish
 from tests.methods.factories import TELLING
 
@@ -71,14 +70,11 @@ def test_the_first_and_the_last_id_can_be_forgotten_and_no_other(tiny):
     for wrong in (-1, LAST + 1):
         with pytest.raises(UserError, match=f"ids must be whole numbers from 0 to {LAST}"):
             run.forget([3, wrong])
-    assert records(run.path) == []
-    assert run.forget([LAST, 0, 0], "asked") == [0, LAST]
+    assert run.forgotten() == []
+    assert run.forget([LAST, 0, 0]) == [0, LAST]
     assert run.forget([]) == []
-    (first, second) = records(run.path)
-    assert (first["ids"], first["reason"], second["ids"]) == ([0, LAST], "asked", [])
-    assert datetime.fromisoformat(first["when"]).tzinfo is not None
-    assert forgotten(run.path) == [0, LAST]
-    assert not pending(run.path)
+    assert run.forgotten() == [0, LAST]
+    assert not read_manifest(run.path).erasing
 
 
 def test_what_a_person_said_of_a_forgotten_example_goes_and_the_rest_stays(tiny):

@@ -31,6 +31,7 @@ def test_what_a_run_leaves(tiny):
     run = finish(tiny(method="metasp-rehsel"))
     names = {path.name for path in run.path.iterdir()}
     files = {"spec.toml", "result.json", "events.jsonl", "influence.parquet", "lock"}
+    files.add("manifest.json")
     assert names == {*files, "memory", "scores", "checkpoint"}
     assert run.path.name.endswith(run.spec().digest)
     assert len(list((run.path / "memory").glob("*.parquet"))) == 5
@@ -103,7 +104,7 @@ def test_a_log_shorter_than_its_checkpoint_is_refused_before_training(tiny):
     content = log.read_bytes()
     for left in (content[:-1], content[:40]):
         log.write_bytes(left)
-        with pytest.raises(UserError, match=r"events are lost: .* --force"):
+        with pytest.raises(UserError, match=r"events are lost.* --force"):
             finish(tiny())
         assert log.read_bytes() == left
     assert finish(tiny(options={"force": True})).result()
@@ -137,18 +138,6 @@ def test_a_renamed_run_with_a_changed_spec_is_refused(tiny):
     path = renamed / "spec.toml"
     path.write_text(path.read_text().replace("epochs = 1", "epochs = 2"))
     assert "was changed after the run started" in metasp("resume", renamed).stderr
-
-
-def test_a_renamed_run_of_an_older_version_asks_for_its_name(tiny):
-    """Its spec.toml notes no digest, so only the name could tell a change."""
-    run = interrupted(tiny(), 3)
-    digest = run.spec().digest
-    path = run.path / "spec.toml"
-    path.write_text(path.read_text().split("\n", 1)[1])
-    assert run.spec().digest == digest
-    renamed = RunDir(run.path.rename(run.path.with_name("mine")))
-    with pytest.raises(UserError, match=f"end in -{digest} again"):
-        renamed.spec()
 
 
 def test_two_processes_never_write_one_run(tiny):
@@ -242,7 +231,8 @@ def test_a_result_that_lacks_something_is_one_sentence(tiny, lost):
     where = result if len(lost) == 1 else result[lost[0]]
     del where[lost[-1]]
     (run.path / "result.json").write_text(json.dumps(result))
-    with pytest.raises(UserError, match=f"{lost[0]} is missing or malformed"):
+    (run.path / "manifest.json").unlink()
+    with pytest.raises(UserError, match=f"{lost[-1]}' is missing or malformed"):
         run.outcome()
 
 
@@ -252,6 +242,7 @@ def test_scores_follow_from_the_accuracies_alone(tiny):
     for scenario in SCENARIOS:
         bare[scenario] = {key: bare[scenario][key] for key in ("matrix", "before")}
     (run.path / "result.json").write_text(json.dumps(bare))
+    (run.path / "manifest.json").unlink()
     assert run.outcome() == whole
 
 
@@ -263,7 +254,7 @@ def test_force_that_is_cut_short_leaves_an_unfinished_run(tiny, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", cut)
+        patch.setattr("metasp.store.run_dir.Manifest.write", cut)
         with pytest.raises(KeyboardInterrupt):
             finish(tiny("forced", {"force": True}))
     assert not run.finished
@@ -318,10 +309,7 @@ def test_opening_a_run_clears_what_a_killed_process_left(tmp_path):
         assert [path.exists() for path in (*left, page)] == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    "line",
-    ['{"event": "Evaluated", "task": 0}', '{"task": 0}', "[]", "{", '{"event": "RunFinished"}'],
-)
+@pytest.mark.parametrize("line", ["{", '{"event": '])
 def test_a_log_that_lacks_what_is_read_of_it_is_damaged(tmp_path, line):
     spec = RunSpec()
     run = RunDir(tmp_path / spec.name)

@@ -1,12 +1,19 @@
 """A real Ray cluster, of several nodes on this machine."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from metasp.store.checkpoints import numbers_in
 from tests.helpers import ROOT
 
 STORE = 80 * 2**20  # bytes of Ray's object store on each node: its least
+
+
+def newest_checkpoint(run: Path) -> int:
+    """The number of a run's last checkpoint; 0 where there is none."""
+    return max(numbers_in(run / "checkpoint"), default=0)
 
 
 @pytest.fixture

@@ -6,17 +6,19 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
 from metasp.store import runs_in
+from metasp.sweeps import local
 from metasp.sweeps.grid import expand, read_sweep
-from metasp.sweeps.warm import USABLE
+from metasp.sweeps.jobs import Job, Update, jobs_of
+from metasp.sweeps.local import Child, Local, ended
 
 SOURCE = Path(__file__).parents[2] / "src"
 SWEEP = """
@@ -91,7 +93,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def runs_of(pid: int) -> list[int]:
-    """The processes that the warm one of a sweep has forked."""
+    """The processes that the forkserver of a sweep has forked."""
     return [run for child in children_of(pid) for run in children_of(child)]
 
 
@@ -159,7 +161,7 @@ def test_ctrl_c_before_the_runs_can_listen_is_a_stop_as_well(tmp_path):
     sweep, runs = tmp_path / "sweep.toml", tmp_path / "runs"
     sweep.write_text(SWEEP.format(epochs=100))
     process = start(str(sweep), "--runs", str(runs), "--jobs", "2")
-    wait_for(lambda: len(runs_of(process.pid)) == (2 if USABLE else 0))
+    wait_for(lambda: len(runs_of(process.pid)) == 2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
@@ -178,9 +180,6 @@ def test_a_dry_run_lists_everything_and_writes_nothing(sweep, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_cannot_begin_fails_with_the_reason(sweep, tmp_path, monkeypatch):
-    from metasp.sweeps.jobs import jobs_of
-    from metasp.sweeps.local import Local
-
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     (job, _) = jobs_of(expand(read_sweep(str(sweep))), tmp_path / "runs", None)
     # The folder of the run is taken by a file: the child cannot even begin.
@@ -213,7 +212,7 @@ def test_without_ray_one_sentence_says_what_to_install(sweep, tmp_path, monkeypa
     from metasp.cli import main
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    for name in ("cluster", "on_ray"):
+    for name in ("cluster", "on_ray", "ranks_on_ray"):
         monkeypatch.delitem(sys.modules, f"metasp.sweeps.{name}", raising=False)
     with pytest.raises(SystemExit) as ended:
         main(["sweep", str(sweep), "--runs", str(tmp_path / "runs"), "--on", "ray"])
@@ -221,54 +220,83 @@ def test_without_ray_one_sentence_says_what_to_install(sweep, tmp_path, monkeypa
     assert "pip install -e '.[cluster]'" in capsys.readouterr().err
 
 
-def worker(order: dict) -> tuple[dict, str]:
-    """The last word of a real worker on an order, and what it wrote on stderr."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "metasp.sweeps.worker"],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    process.stdin.write(json.dumps(order) + "\n")
-    process.stdin.flush()  # and kept open: its end would mean that the sweep is dead
-    said = json.loads(process.stdout.read().splitlines()[-1])
-    trace = process.stderr.read()
-    process.stdin.close()
-    process.wait()
-    return said, trace
+def specs(count, **more):
+    common = {"limit_per_class": 30, "memory": 20, "epochs": 1, **more}
+    return [RunSpec(seed=seed, **common) for seed in range(count)]
+
+
+def told(folder, given):
+    """The log of each run, without its times, after a sweep of one at a time."""
+    jobs = jobs_of(given, folder, None)
+    assert [update.state for update in Local(jobs=1).run(jobs, lambda: False)][-1] == "done"
+    logs = {}
+    for job in jobs:
+        lines = (job.path / "events.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        logs[job.name] = [{k: v for k, v in e.items() if k != "seconds"} for e in events]
+    return logs
+
+
+@pytest.mark.slow
+def test_a_forked_run_has_the_bits_of_a_fresh_process(tmp_path, monkeypatch):
+    given = specs(2, method="metasp-rehsel", backbone="convnet", width=8, threads=2)
+    forked = told(tmp_path / "forked", given)
+    monkeypatch.setattr(local.sys, "platform", "another")
+    assert forked == told(tmp_path / "fresh", given)
+    assert all(len(log) > 20 for log in forked.values())
+
+
+@pytest.mark.slow
+def test_a_run_of_a_sweep_costs_little_but_its_training(tmp_path):
+    """A third of a second on a quiet machine; loading everything anew takes two or more."""
+    jobs = jobs_of(specs(4, method="finetune", threads=1), tmp_path, None)
+    begun, ends = time.monotonic(), []
+    for update in Local(jobs=1).run(jobs, lambda: False):
+        ends += [time.monotonic()] if update.state == "done" else []
+    trained = [json.loads((job.path / "result.json").read_text())["seconds"] for job in jobs]
+    spent = [end - start for start, end in zip([begun, *ends], ends)]
+    overhead = [all_ - one["total"] for all_, one in zip(spent, trained)]
+    assert len(ends) == 4
+    assert min(overhead[1:]) < 1.0
+
+
+@pytest.mark.slow
+def test_a_mistake_of_ours_is_one_line_for_the_table_and_a_whole_trace_for_the_log(tmp_path):
+    (job,) = jobs_of(specs(1, method="er"), tmp_path, None)
+    process_of = local.order_for
+    broken = Local(jobs=1)
+    try:
+        local.order_for = lambda *given: {**process_of(*given), "checkpoint_seconds": None}
+        (*_, last) = broken.run([job], lambda: False)
+    finally:
+        local.order_for = process_of
+    log = tmp_path / f"{job.name}.failed.log"
+    assert last.state == "failed"
+    assert last.note.startswith("TypeError: ")
+    assert last.note.endswith(f"; see {log}")
+    assert "Traceback" in log.read_text()
 
 
 @pytest.mark.slow
 def test_a_run_whose_name_changed_under_the_sweep_says_so(tmp_path):
     """As after an update of metasp: the sweep knows it by the name of before."""
-    spec = RunSpec(method="er", epochs=1, limit_per_class=10, memory=10, threads=1).as_dict()
-    order = {"name": "as-before", "spec": spec, "runs": str(tmp_path), "data": None}
-    said, _ = worker(order | {"checkpoint_seconds": 60.0})
-    assert (said["name"], said["state"]) == ("as-before", "failed")
-    assert "start the same command again" in said["note"]
+    (job,) = jobs_of(specs(1, method="er"), tmp_path, None)
+    before = Job(job.spec, tmp_path / "as-before", "new")
+    (*_, last) = Local(jobs=1).run([before], lambda: False)
+    assert (last.name, last.state) == ("as-before", "failed")
+    assert "start the same command again" in last.note
     assert not list(tmp_path.rglob("result.json"))
-
-
-@pytest.mark.slow
-def test_a_mistake_of_ours_is_one_line_for_the_table_and_a_whole_trace_for_the_log():
-    said, trace = worker({"name": "a-run", "runs": ".", "data": None})
-    assert (said["name"], said["state"], said["note"]) == ("a-run", "failed", "KeyError: 'spec'")
-    assert "Traceback" in trace
 
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_trace_that_cannot_be_stored_does_not_end_the_sweep(tmp_path, code):
-    from metasp.sweeps.jobs import Job, Update
-    from metasp.sweeps.local import Child, ended
-
     (tmp_path / "runs" / "a-run.failed.log").mkdir(parents=True)  # where the trace would go
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, closed when it has ended
-    script = f"import sys; print('it broke', file=sys.stderr); sys.exit({code})"
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=errors, text=True)
+    (tmp_path / "printed").write_text("it broke")
+    process = SimpleNamespace(join=lambda: None, exitcode=code)
     job = Job(RunSpec(), tmp_path / "runs" / "a-run", "new")
-    last = ended(Child(job, process, errors, Update("a-run", "done") if code == 0 else None))
+    last = Update("a-run", "done") if code == 0 else None
+    updates = SimpleNamespace(close=lambda: None)
+    last = ended(Child(job, process, updates, tmp_path / "printed", last))
     assert last.state == ("done" if code == 0 else "failed")
     if code:
         assert last.note.startswith("it broke; its trace could not be stored in ")

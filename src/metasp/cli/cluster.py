@@ -1,6 +1,7 @@
 """Flags of commands that can do their work on a Ray cluster."""
 
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,8 +92,6 @@ def on_cluster(data: Path | None, given: dict[str, Any]) -> "RanksOnRay | None":
     if on == "local":
         return None
     refuse_torchrun("a run on Ray")
-    from metasp.sweeps.remote import guard_own_cluster
-
     asked = dict(zip(WORKERS, values))
     guard_own_cluster(asked["address"])
     from metasp.sweeps.ranks_on_ray import RanksOnRay
@@ -115,3 +114,11 @@ def refuse_what_belongs_elsewhere(on: str, ray: Sequence[str], local: Sequence[s
             raise UserError(
                 f"{flag} only applies to runs on this machine: leave out {flag} or --on {on}."
             )
+
+
+def guard_own_cluster(address: str | None) -> None:
+    """Ray listens on every network it finds and runs what it is sent: have a cluster of our own
+    ask for a token that nobody else has. To be called before Ray is imported, which reads it."""
+    if (address or os.environ.get("RAY_ADDRESS") or "local") == "local":
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

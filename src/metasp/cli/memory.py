@@ -12,15 +12,13 @@ from metasp.console import text_console
 from metasp.corrections import LAST, read_rows, words
 from metasp.errors import UserError
 from metasp.store import RunDir, open_run
-from metasp.store.forget import records
-from metasp.store.parcel import newest_checkpoint
 
 EXAMPLES = """
 \b
 Examples:
   metasp memory list RUN
   metasp memory list RUN --label 3 --json
-  metasp memory forget RUN 17 1203 --reason "withdrawn by its owner"
+  metasp memory forget RUN 17 1203
   metasp memory forget RUN --label 3
   metasp memory forget RUN --from withdrawn.csv
 """
@@ -45,19 +43,17 @@ def command() -> None:
 def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None:
     """List what the memory of RUN holds as of its last checkpoint: what it is, since which task
     and in which order it entered, and why it stays (mean influence; negative is helpful)."""
-    held = rows_of(open_run(run))
+    stored = open_run(run)
+    held = rows_of(stored)
     rows = only(held, label, task)
-    removed = records(run)
+    gone = stored.forgotten()
     if as_json:
-        print(json.dumps({"run": str(run), "memory": rows, "removed": removed}))
+        print(json.dumps({"run": str(run), "memory": rows, "forgotten": gone}))
         return
     console = text_console()
     console.print(memory_table(rows, len(held)))
-    for record in removed:
-        reason = f": {record['reason']}" if record["reason"] else ""
-        console.print(
-            f"{record['when']} forgot {len(record['ids'])} examples{reason}", highlight=False
-        )
+    if gone:
+        console.print(f"{len(gone)} examples were forgotten", highlight=False)
 
 
 @command.command("forget", epilog=EXAMPLES)
@@ -71,7 +67,6 @@ def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None
     type=click.Path(path_type=Path),
     help="CSV file with a column id: forget the examples that it names.",
 )
-@click.option("--reason", default="", help="Reason that is kept in the record of removals.")
 @data_option
 @json_option
 def forget(
@@ -80,14 +75,13 @@ def forget(
     label: int | None,
     task: int | None,
     file: Path | None,
-    reason: str,
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Forget examples of RUN: those with the given IDS, those of a file, or all that the memory
-    holds of a label or task. Nothing of them stays in the run's tables and checkpoints, and a run
-    that goes on does so without them; the record keeps their ids, the time and the reason. What
-    the network has learned from them stays learned."""
+    """Forget examples of RUN, which is finished: those with the given IDS, those of a file, or all
+    that the memory holds of a label or task. Nothing of them stays in the run's tables and
+    checkpoint but their ids. What the network has learned from them stays learned: a new run
+    without them takes --exclude FILE."""
     where = open_run(run)
     picked = label is not None or task is not None
     if [bool(ids), picked, file is not None].count(True) != 1:
@@ -99,12 +93,10 @@ def forget(
     strange = unknown_ids(where, set(ids), data)
     if strange:
         raise UserError(f"{run} has no example with {words(strange)}: nothing was forgotten.")
-    # Ids can be forgotten before there is a memory.
-    looked = picked or newest_checkpoint(where.path)
-    held = {row["id"] for row in only(rows_of(where), label, task)} if looked else set()
+    held = {row["id"] for row in only(rows_of(where), label, task)}
     if picked and not held:
         raise UserError("the memory holds no such example: see `metasp memory list RUN`.")
-    gone = where.forget(list(ids) if ids else sorted(held), reason)
+    gone = where.forget(list(ids) if ids else sorted(held))
     freed = len(held.intersection(gone))
     if as_json:
         print(json.dumps({"run": str(run), "forgotten": gone, "from_memory": freed}))
@@ -113,8 +105,8 @@ def forget(
 
 
 def unknown_ids(run: RunDir, ids: set[int], data: Path | None) -> list[int]:
-    """Those that are no train examples of a run: neither its tables nor its data know them. Where
-    an unfinished run's data is not here, nobody can say."""
+    """Return those that are no train examples of a run: neither its tables nor its data know
+    them."""
     tables = [*run.memory_tables().values(), *run.scores().values()]
     tables += [table for table in (run.influence(), run.noise(), run.trusted()) if table]
     left = ids.difference(run.forgotten(), *(table["id"] for table in tables))
@@ -126,7 +118,7 @@ def unknown_ids(run: RunDir, ids: set[int], data: Path | None) -> list[int]:
     try:
         benchmark = load_benchmark(spec.with_(exclude=(), relabel=(), verified=()), data)
     except UserError:  # it is not here any more, or was given in Python
-        return sorted(left) if run.finished else []
+        return sorted(left)
     return sorted(left.difference(*(task.ids.tolist() for task in benchmark.tasks)))
 
 

@@ -134,7 +134,7 @@ def execute(
 
 def show_finished(run: "RunDir", as_json: bool, track: Sequence[str]) -> int:
     """Show a run that was finished before, also in the given trackers; torch is not needed."""
-    from metasp.store.run_tables import command_for
+    from metasp.store.manifest import command_for
 
     console = console_for(as_json)
     if track:

@@ -13,6 +13,7 @@ from metasp.cli.cluster import (
     CLUSTER,
     a_share,
     cluster_options,
+    guard_own_cluster,
     refuse_torchrun,
     refuse_what_belongs_elsewhere,
 )
@@ -33,7 +34,7 @@ Examples:
   metasp sweep my.toml
   metasp sweep my.toml --on ray --address auto --gpus-per-run 0.5 --data /shared/data
 """
-RAY = (*CLUSTER, "cpus_per_run", "gpus_per_run", "shared")
+RAY = (*CLUSTER, "cpus_per_run", "gpus_per_run")
 AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
 
 
@@ -54,8 +55,6 @@ AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
     "--gpus-per-run", **a_share, default=0.0, show_default=True,
     help="GPUs of each run; with more than 0, device auto means cuda.",
 )  # fmt: skip
-@click.option("--shared", is_flag=True,
-              help="Every node sees the folder of runs, so nothing is fetched.")  # fmt: skip
 @json_option
 def command(
     sweep: str,
@@ -101,7 +100,6 @@ def plan(
     """The jobs, and who will carry them out."""
     from metasp.sweeps.jobs import jobs_of
     from metasp.sweeps.local import Local
-    from metasp.sweeps.remote import guard_own_cluster
 
     if on == "local":
         return jobs_of(specs, runs, data), Local(data, given["checkpoint_seconds"], jobs)

@@ -23,7 +23,7 @@ GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, 
 TABLE = ".parquet"  # a file of exported runs
 SETTINGS = ("method.", "influence.")  # whose settings a field of a flat spec is one of
 SCORED = ("matrix", "before")  # what is exported of each scenario; all else follows from it
-RESULT = ("seconds", "environment", "forgotten")  # what is exported of a result beside the scores
+RESULT = ("seconds", "environment")  # what is exported of a result beside the scores
 
 
 class Unusable(Exception):
@@ -218,7 +218,7 @@ def checked(record: Record) -> Record:
     for seconds in (taken["total"], *taken.get("per_step", {}).values()):
         if not math.isfinite(seconds):
             raise Unusable(f"its seconds contain {seconds}")
-    str(record.code), bool(record.result.get("forgotten", {}).get("undisturbed"))
+    str(record.code)
     for scenario in SCENARIOS:
         scored = record.result[scenario]
         for name, metric in METRICS.items():

@@ -254,27 +254,20 @@ def reference_notes(
 
 
 def seed_notes(rows: Sequence[Configuration], where: str) -> list[str]:
-    """Say which rows lack which seeds, and which were trained without examples."""
+    """Say which rows lack which seeds."""
     seeds = sorted({seed for row in rows for seed in row.seeds})
     lacking: dict[tuple[int, ...], list[str]] = {}
-    notes, forgetful = [], []
+    notes = []
     for row in rows:
         missing = tuple(seed for seed in seeds if seed not in row.runs)
         if missing:
             lacking.setdefault(missing, []).append(row.label)
-        for seed, run in row.runs.items():
-            forgotten = run.result.get("forgotten", {})
-            if not forgotten.get("undisturbed", True):
-                forgetful.append(
-                    f"{where}{row.label}, seed {seed}, was trained without the "
-                    f"{forgotten['examples']} examples that it was told to forget."
-                )
     for missing, labels in lacking.items():
         verb = "lacks" if len(labels) == 1 else "lack"
         plural = "seed" if len(missing) == 1 else "seeds"
         numbers = ", ".join(map(str, missing))
         notes.append(f"{where}{listed(labels)} {verb} {plural} {numbers}: left out of the pairs.")
-    return notes + forgetful
+    return notes
 
 
 def schedule_notes(rows: Sequence[Configuration]) -> list[str]:

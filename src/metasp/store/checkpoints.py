@@ -12,6 +12,7 @@ from safetensors.numpy import save as pack_tensors
 
 from metasp.errors import UserError
 from metasp.store.files import content_of, sha256, write_atomic
+from metasp.store.manifest import Manifest
 
 FORMAT = 1
 KEEP = 2  # the latest, and the one before it should the latest be damaged
@@ -58,12 +59,27 @@ def save_checkpoint(folder: Path, arrays: Arrays, numbers: dict[str, Any]) -> in
     return number
 
 
-def load_latest(folder: Path) -> tuple[Checkpoint | None, dict[int, str]]:
-    """The newest sound checkpoint, and a sentence about each newer one that is not."""
+def name_of(number: int) -> str:
+    """Return the name, in the run's folder, of the JSON that makes a checkpoint count."""
+    return f"checkpoint/{number:06d}.json"
+
+
+def listed(manifest: Manifest) -> list[int]:
+    """Return the numbers of the checkpoints that a manifest lists, the newest first."""
+    names = [name for name in manifest.files if name.startswith("checkpoint/")]
+    return sorted((int(Path(name).stem) for name in names), reverse=True)
+
+
+def load_latest(
+    folder: Path, manifest: Manifest | None = None
+) -> tuple[Checkpoint | None, dict[int, str]]:
+    """Load the newest sound checkpoint of those that the manifest lists, or of all without one.
+    Returns it with a sentence about each newer one that is damaged, by number."""
     damaged: dict[int, str] = {}
-    for number in sorted(numbers_in(folder), reverse=True):
+    numbers = sorted(numbers_in(folder), reverse=True) if manifest is None else listed(manifest)
+    for number in numbers:
         try:
-            return load_checkpoint(folder, number), damaged
+            return load_checkpoint(folder, number, manifest), damaged
         except Damaged as error:
             damaged[number] = f"checkpoint {number} in {folder} is damaged ({error}), not used."
     return None, damaged
@@ -75,9 +91,13 @@ def drop_checkpoint(folder: Path, number: int) -> None:
         (folder / f"{number:06d}.{suffix}").unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, number: int) -> Checkpoint:
+def load_checkpoint(folder: Path, number: int, manifest: Manifest | None = None) -> Checkpoint:
+    """Load one checkpoint, or raise `Damaged` with the reason."""
     try:
-        entry = json.loads(content_of(folder / f"{number:06d}.json"))
+        text = content_of(folder / f"{number:06d}.json")
+        if manifest is not None and manifest.differs(name_of(number), text):
+            raise Damaged("it is not what the run stored")
+        entry = json.loads(text)
         body = entry["body"]
         if sha256(json.dumps(body, sort_keys=True).encode()) != entry["checksum"]:
             raise Damaged("its numbers were altered")
@@ -100,5 +120,5 @@ def load_checkpoint(folder: Path, number: int) -> Checkpoint:
 
 
 def numbers_in(folder: Path) -> list[int]:
-    """The numbers of the checkpoints that were written to the end."""
+    """Return the numbers of the checkpoints that were written to the end."""
     return [int(path.stem) for path in folder.glob("[0-9]*.json") if path.stem.isdecimal()]

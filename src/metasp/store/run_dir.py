@@ -1,10 +1,9 @@
 """The run directory: the only place that knows its files."""
 
 import contextlib
+import hashlib
 import json
 import os
-import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,7 +11,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from metasp.errors import UserError, or_user_error
-from metasp.events import STORED, Event, TaskFinished, as_record
+from metasp.events import Event, TaskFinished, as_record
 from metasp.metrics import SCENARIOS, scores
 from metasp.spec import RunSpec
 from metasp.store import forget
@@ -20,73 +19,50 @@ from metasp.store.checkpoints import (
     Arrays,
     Checkpoint,
     drop_checkpoint,
+    listed,
     load_latest,
+    name_of,
+    numbers_in,
     save_checkpoint,
 )
-from metasp.store.files import content_of, locked, own_only, write_atomic, writing
+from metasp.store.files import content_of, locked, own_only, sha256, write_atomic, writing
+from metasp.store.manifest import (
+    MANIFEST,
+    Manifest,
+    check_files,
+    checked_content,
+    damaged,
+    has_file,
+    missing_is_damage,
+    read_manifest,
+)
 from metasp.store.run_tables import (
     FOLDERS,
     INFLUENCE,
     NOISE,
     SCORES,
-    TABLES,
     TRUSTED,
     VERDICTS,
-    command_for,
     names_by_task,
+    packed,
     whole_table,
-    write_table,
 )
 
 Columns = Mapping[str, Sequence[Any]]
-
-DIGEST_NOTE = "# The digest of this spec, which tells a changed one: "
 GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 
 
-def whole_scores(entry: Any) -> bool:
-    """Whether all scores of a scenario follow from what is stored of it."""
-    try:
-        found = scores(entry["matrix"], entry["before"])
-    except GARBLED:
-        return False
-    return is_finite(found)
-
-
-def whole_seconds(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("total"), float)
-
-
-def whole_names(entry: Any) -> bool:
-    return isinstance(entry, list | None)
-
-
-def is_finite(entry: Any) -> bool:
-    """Whether no number in it is NaN or infinite, which Python's JSON lets through."""
-    try:
-        json.dumps(entry, allow_nan=False)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-PARTS = {
-    "class_il": whole_scores,
-    "task_il": whole_scores,
-    "seconds": whole_seconds,
-    "class_names": whole_names,
-}
-
-
 class RunDir:
-    """spec.toml, result.json, events.jsonl, influence.parquet, memory/, scores/, checkpoint/; and
-    noise.parquet where labels were made wrong on purpose, trusted.parquet where some are verified,
-    verified.csv where the explorer saved verdicts, forgotten.json where examples were taken
-    back."""
+    """spec.toml, result.json, events.jsonl, influence.parquet, memory/, scores/, checkpoint/ and
+    manifest.json, which holds a digest of each; noise.parquet where labels were made wrong on
+    purpose, trusted.parquet where some are verified, verified.csv where the explorer saved
+    verdicts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._events: BinaryIO | None = None
+        self._digest = hashlib.sha256()  # of the log, while the run is open
+        self._manifest = Manifest("")
 
     @property
     def finished(self) -> bool:
@@ -101,74 +77,71 @@ class RunDir:
             own_only(self.path)
             with writing(self.path):
                 if fresh:
-                    self._wipe()
-                if not (self.path / "spec.toml").exists():
-                    text = f"{DIGEST_NOTE}{spec.digest}\n{spec.to_toml()}"
-                    write_atomic(self.path / "spec.toml", text.encode())
-            if self.spec() != spec:
-                raise UserError(
-                    f"{self.path} was started with another spec: choose another folder with --runs."
-                )
-            with writing(self.path):
+                    self._wipe(spec)
+                self._go_on(spec)
                 self._drop_half_written()
-                forget.complete(self.path)
                 self._events = open(self.path / "events.jsonl", "ab")  # noqa: SIM115
             try:
                 yield
             finally:
                 self._close_events()
 
-    def spec(self) -> RunSpec:
-        """The spec the run was started with."""
-        spec = RunSpec.from_toml(self.path / "spec.toml")
-        digest = self._digest_at_start()
-        if digest is None:  # a folder of an older version that was renamed
+    def _go_on(self, spec: RunSpec) -> None:
+        """Read the manifest, or begin one where nothing is stored yet."""
+        stored = read_manifest(self.path)
+        if stored is None:
+            if numbers_in(self.path / "checkpoint"):
+                raise damaged(self.path, MANIFEST, "it is missing")
+            stored = Manifest(spec.digest)
+            stored.write(self.path)
+        self._manifest = stored
+        if not (self.path / "spec.toml").exists():
+            write_atomic(self.path / "spec.toml", spec.to_toml().encode())
+        if self.spec() != spec:
             raise UserError(
-                f"{self.path} was renamed, so a change to its spec.toml would go unnoticed: make "
-                f"the folder's name end in -{spec.digest} again."
+                f"{self.path} was started with another spec: choose another folder with --runs."
             )
-        if spec.digest != digest:
+        if not (self.path / "result.json").exists():
+            stored.files.pop("result.json", None)  # it was listed just before it was to be written
+
+    def spec(self) -> RunSpec:
+        """Return the spec that the run was started with."""
+        spec = RunSpec.from_toml(self.path / "spec.toml")
+        manifest = read_manifest(self.path)
+        if manifest is not None and manifest.spec != spec.digest:
             raise UserError(
                 f"{self.path / 'spec.toml'} was changed after the run started (its digest is now "
                 f"{spec.digest}): undo that, or start a new run with `metasp run --spec`."
             )
         return spec
 
-    def _digest_at_start(self) -> str | None:
-        """The digest of the spec when the run started: as spec.toml notes it or, in a run of an
-        older version, as the folder's name ends; None where neither says."""
-        first, *_ = content_of(self.path / "spec.toml").decode().split("\n", 1)
-        noted = first.removeprefix(DIGEST_NOTE) if first.startswith(DIGEST_NOTE) else ""
-        ending = re.search(r"-([0-9a-f]{12})$", self.path.name)
-        return noted.strip() or (ending.group(1) if ending else None)
-
     def result(self) -> dict[str, Any] | None:
-        """The stored result; None while the run is unfinished."""
+        """Return the stored result; None while the run is unfinished."""
         try:
-            result = json.loads(content_of(self.path / "result.json"))
+            result = json.loads(checked_content(self.path, "result.json"))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except UserError:
+            raise
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(
-                f"{self.path / 'result.json'} is damaged ({error}): make the run again with "
-                f"`{command_for(self.path)}`."
-            ) from error
+            raise damaged(self.path, "result.json", str(error)) from error
         return result if isinstance(result, dict) else None
 
     def outcome(self) -> dict[str, Any] | None:
-        """The stored result with its scores, which follow from the stored accuracies; or one
-        sentence about what it lacks of what every result has."""
+        """Return the stored result with its scores, which follow from the stored accuracies."""
         result = self.result()
         if result is None:
             return None
-        for part, is_whole in PARTS.items():
-            if not (is_whole(result.get(part)) and is_finite(result.get(part))):
-                raise UserError(
-                    f"{self.path / 'result.json'} is damaged ({part} is missing or malformed): "
-                    f"make the run again with `{command_for(self.path)}`."
-                )
-        derived = {s: scores(result[s]["matrix"], result[s]["before"]) for s in SCENARIOS}
-        return {**result, **{s: {**result[s], **derived[s]} for s in SCENARIOS}}
+        try:
+            json.dumps(result, allow_nan=False)  # which Python's JSON lets through
+            result["seconds"]["total"] + 0.0
+            for scenario in SCENARIOS:
+                accuracies = result[scenario]
+                accuracies |= scores(accuracies["matrix"], accuracies["before"])
+        except GARBLED as error:
+            how = f"{error} is missing or malformed"
+            raise damaged(self.path, "result.json", how) from error
+        return result
 
     def append(self, event: Event) -> None:
         """Add an event to the log; what it carries as columns goes to its own file."""
@@ -179,65 +152,97 @@ class RunDir:
                 if event.scores:
                     table = pa.table(dict(event.scores), schema=SCORES)
                     self._write_by_task("scores", event.task, table)
-            self._log.write((json.dumps(as_record(event)) + "\n").encode())
+            line = (json.dumps(as_record(event)) + "\n").encode()
+            self._log.write(line)
+            self._digest.update(line)
 
     def checkpoint(self, arrays: Arrays, numbers: dict[str, Any]) -> None:
         """Store a state together with the length of the log that belongs to it."""
         with writing(self.path):
-            self._log.flush()
-            os.fsync(self._log.fileno())
-            numbers = {**numbers, "log": self._log.tell()}
-            save_checkpoint(self.path / "checkpoint", arrays, numbers)
+            self._flush_log()
+            numbers = {**numbers, "log": self._manifest.log}
+            number = save_checkpoint(self.path / "checkpoint", arrays, numbers)
+            name = name_of(number)
+            self._manifest.files[name] = [sha256(content_of(self.path / name))]
+            self._list_files()
+            self._manifest.write(self.path)
+
+    def _flush_log(self) -> None:
+        self._log.flush()
+        os.fsync(self._log.fileno())
+        self._manifest.log = self._log.tell()
+        self._manifest.log_digest = self._digest.hexdigest()
+
+    def _list_files(self) -> None:
+        """Take the checkpoints that are no longer there off the manifest."""
+        for number in listed(self._manifest):
+            if not (self.path / name_of(number)).exists():
+                del self._manifest.files[name_of(number)]
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest sound checkpoint, with warnings about damaged ones, which are removed. The
-        log is cut back to it, so that what is done again is not told twice."""
-        found, damaged = load_latest(self.path / "checkpoint")
+        """Return the newest sound checkpoint, with warnings about damaged ones, which are removed.
+        The log is cut back to it, and what the manifest does not list is removed, so that what is
+        done again is not told twice. Raises where what cannot be made again is damaged."""
+        folder = self.path / "checkpoint"
+        check_files(self.path, self._manifest)
+        stored, unsound = load_latest(folder, self._manifest)
         with writing(self.path):
-            for number in damaged:
-                drop_checkpoint(self.path / "checkpoint", number)
-            length = found.numbers["log"] if found else 0
-            if self._log.seek(0, os.SEEK_END) < length:  # to truncate would make it longer
-                raise UserError(
-                    f"{self.path / 'events.jsonl'} is shorter than the checkpoint says, so events "
-                    "are lost: bring it back from a backup, or start the run again with --force."
-                )
+            length = stored.numbers["log"] if stored else 0
+            content = content_of(self.path / "events.jsonl")
+            self._check_log(content)
+            for number in {*numbers_in(folder)} - {*listed(self._manifest)} | {*unsound}:
+                drop_checkpoint(folder, number)
+            for name in self._tables():
+                if name not in self._manifest.files:
+                    (self.path / name).unlink()
             self._log.truncate(length)
             self._log.seek(0, os.SEEK_END)
-        return found, list(damaged.values())
+            self._digest = hashlib.sha256(content[:length])
+            self._list_files()
+            self._flush_log()
+            self._manifest.write(self.path)
+        return stored, [*unsound.values()]
+
+    def _tables(self) -> list[str]:
+        """Return the names of the tables of finished tasks, in the folders and beside them."""
+        names = [name for folder in FOLDERS for name in names_by_task(self.path, folder).values()]
+        there = (self.path / "influence.parquet").exists()
+        return [*names, "influence.parquet"] if there else names
+
+    def _check_log(self, content: bytes, manifest: Manifest | None = None) -> None:
+        """Raise unless a log begins as it did when the manifest was written."""
+        manifest = manifest or self._manifest
+        if len(content) < manifest.log:
+            raise damaged(self.path, "events.jsonl", "events are lost")
+        if sha256(content[: manifest.log]) != manifest.log_digest:
+            raise damaged(self.path, "events.jsonl", "its content is not what the run stored")
 
     def events(self) -> list[dict[str, Any]]:
-        """All events so far, in order."""
+        """Return all events so far, in order."""
         if self._events is not None:
             with writing(self.path):
                 self._events.flush()
-        try:
+        # In this order: what the manifest names of the log stays as it is.
+        manifest = read_manifest(self.path)
+        with missing_is_damage(self.path, "events.jsonl"):
             content = content_of(self.path / "events.jsonl")
-        except FileNotFoundError as error:
-            raise UserError(f"{self.path} has no events.jsonl: the run is damaged.") from error
-        except OSError as error:
-            raise UserError(
-                f"cannot read {self.path / 'events.jsonl'}: {error.strerror or error}."
-            ) from error
+        if manifest is not None:
+            self._check_log(content, manifest)
         # A killed run may end in the middle of a line, which then does not count.
         lines = content[: content.rfind(b"\n") + 1].splitlines()
         try:
-            events = [json.loads(line) for line in lines]
-            for event in events:
-                for name in STORED.get(event["event"], ()):
-                    event[name]
-        except (ValueError, RecursionError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{self.path / 'events.jsonl'} is damaged ({error}): make the run again with "
-                f"`{command_for(self.path)}`."
-            ) from error
-        return events
+            return [dict(json.loads(line)) for line in lines]
+        except (ValueError, RecursionError, TypeError) as error:
+            raise damaged(self.path, "events.jsonl", str(error)) from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
+        """Store the result. The manifest lists it first, so that it never counts unlisted."""
+        content = json.dumps(result, indent=1).encode()
         with writing(self.path):
-            self._log.flush()
-            os.fsync(self._log.fileno())
-            write_atomic(self.path / "result.json", json.dumps(result, indent=1).encode())
+            self._flush_log()
+            self._manifest.files["result.json"] = [sha256(content)]
+            self._manifest.write(self.path)
+            write_atomic(self.path / "result.json", content)
 
     def influence(self) -> Columns | None:
         """One row per example and task; None where the method records none."""
@@ -276,24 +281,26 @@ class RunDir:
         self._keep("trusted.parquet", trusted, TRUSTED)
 
     def _keep(self, name: str, columns: Columns, schema: pa.Schema) -> None:
-        """Store facts about examples that the run was given, but for what was forgotten."""
+        """Store facts about examples that the run was given."""
         if columns:
-            table = pa.table(dict(columns), schema=schema)
-            gone = {*self.forgotten()}
-            kept = table.filter(pa.array([name not in gone for name in columns["id"]], pa.bool_()))
             with writing(self.path):
-                write_table(self.path / name, kept)
+                self._store(name, packed(pa.table(dict(columns), schema=schema)))
 
     def forgotten(self) -> list[int]:
-        """The ids of examples that the run must do without."""
-        return forget.forgotten(self.path)
+        """Return the ids of examples that were erased from the run."""
+        manifest = read_manifest(self.path)
+        return [] if manifest is None else manifest.forgotten
 
-    def forget(self, ids: Sequence[int], reason: str = "") -> list[int]:
-        """Take examples back: nothing of their content stays in the directory, and the run, if it
-        goes on, does so without them."""
+    def forget(self, ids: Sequence[int]) -> list[int]:
+        """Erase examples from a finished run: nothing of their content stays in the directory."""
+        if not self.finished:
+            raise UserError(
+                f"{self.path} is not finished: let it finish by `metasp resume`, or start a new "
+                "run without these examples by --exclude FILE."
+            )
         with locked(self.path / "lock"), writing(self.path):
             own_only(self.path)
-            return forget.forget(self.path, ids, reason)
+            return forget.forget(self.path, ids)
 
     def memory(self) -> Columns:
         """What the memory holds, as of the last checkpoint."""
@@ -308,19 +315,33 @@ class RunDir:
         return self._columns("noise.parquet", NOISE)
 
     def _columns(self, name: str, schema: pa.Schema) -> Columns | None:
-        if not (self.path / name).is_file():
+        if not has_file(self.path, name):
             return None
         columns: Columns = whole_table(self.path, name, schema).to_pydict()
         return columns
 
     def _by_task(self, folder: str) -> dict[int, Columns]:
-        names = names_by_task(self.path, folder).items()
-        tables = {task: self._columns(name, FOLDERS[folder]) for task, name in names}
+        names = names_by_task(self.path, folder)
+        manifest = read_manifest(self.path)
+        for name in sorted(manifest.files) if manifest is not None else ():
+            if name.startswith(f"{folder}/") and name not in names.values():
+                raise damaged(self.path, name, "it is missing")
+        tables = {task: self._columns(name, FOLDERS[folder]) for task, name in names.items()}
         return {task: columns for task, columns in tables.items() if columns is not None}
+
+    def _store(self, name: str, content: bytes) -> None:
+        """Write a file. One that the manifest lists is listed with both contents while it changes,
+        as a kill may come before or after."""
+        digest = sha256(content)
+        if self._manifest.files.get(name) not in (None, [digest]):
+            self._manifest.files[name].append(digest)
+            self._manifest.write(self.path)
+        write_atomic(self.path / name, content)
+        self._manifest.files[name] = [digest]  # counts with the next checkpoint
 
     def _write_by_task(self, folder: str, task: int, table: pa.Table) -> None:
         (self.path / folder).mkdir(exist_ok=True)
-        write_table(self.path / folder / f"task-{task:03d}.parquet", table)
+        self._store(f"{folder}/task-{task:03d}.parquet", packed(table))
 
     def _write_influence(self, event: TaskFinished) -> None:
         """Rows of the earlier tasks as they are, then those of this one."""
@@ -334,18 +355,24 @@ class RunDir:
             old = whole_table(self.path, path.name, INFLUENCE)
             earlier = pa.array(old["task"].to_numpy() < event.task)
             rows = pa.concat_tables([old.filter(earlier), rows])
-        write_table(path, rows)
+        self._store(path.name, packed(rows))
 
-    def _wipe(self) -> None:
-        # Whatever is left if this is cut short is an unfinished run: no result without the rest,
-        # no checkpoint without its log, and the spec to the last.
+    def _wipe(self, spec: RunSpec) -> None:
+        """Begin anew: whatever the manifest no longer lists goes when the run is opened."""
+        gone: list[int] = []
+        with contextlib.suppress(UserError):  # a manifest that is damaged goes too
+            gone = self.forgotten()
+        if gone:
+            raise UserError(
+                f"{len(gone)} examples were forgotten from {self.path}, and would be learned "
+                "again: start a new run without them by --exclude FILE."
+            )
         (self.path / "result.json").unlink(missing_ok=True)
-        for name in ("checkpoint", *FOLDERS):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for path in self.path.glob("explorer*.html"):
+        Manifest(spec.digest).write(self.path)
+        for path in [*self.path.glob("explorer*.html"), *self.path.glob("noise.parquet"),
+                     *self.path.glob("trusted.parquet")]:  # fmt: skip
             path.unlink()
-        for name in ("events.jsonl", *TABLES, "spec.toml"):
-            (self.path / name).unlink(missing_ok=True)
+        (self.path / "spec.toml").unlink(missing_ok=True)
 
     def _drop_half_written(self) -> None:
         """What a killed process left. Only pages and verdicts are written without the run's lock,
@@ -371,9 +398,10 @@ def open_run(path: Path) -> RunDir:
         raise UserError(f"{path} is not a run: it has no spec.toml; see `metasp list runs`.")
     run = path.resolve()
     own_only(run)
-    if forget.pending(run):
+    manifest = read_manifest(run)
+    if manifest is not None and manifest.erasing:
         with locked(run / "lock"), writing(run):
-            forget.complete(run)
+            forget.complete(run, manifest)
     return RunDir(run)
 
 

@@ -1,13 +1,11 @@
 """The tables of a run: what they hold, and reading and writing them whole."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from metasp.errors import UserError
-from metasp.store.files import write_atomic
+from metasp.store.manifest import checked_content, damaged, has_file
 
 
 def schema_of(**columns: pa.DataType) -> pa.Schema:
@@ -81,7 +79,7 @@ FOLDERS = {"memory": MEMORY, "scores": SCORES}
 
 def influence_of(run: Path, columns: Sequence[str]) -> pa.Table | None:
     """The given columns of a run's influences; None where it recorded none."""
-    if not (run / "influence.parquet").is_file():
+    if not has_file(run, "influence.parquet"):
         return None
     return whole_table(run, "influence.parquet", INFLUENCE, columns)
 
@@ -89,13 +87,13 @@ def influence_of(run: Path, columns: Sequence[str]) -> pa.Table | None:
 def whole_table(
     run: Path, name: str, schema: pa.Schema, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """A stored table of a run with the columns of its schema, or one sentence."""
-    import pyarrow.compute as pc  # both are slow to load, and a run starts without them
-    import pyarrow.parquet as pq
+    """Read a table of a run, with the columns of its schema, or raise one sentence."""
+    import pyarrow.parquet as pq  # slow to load, and a run starts without it
 
     wanted = [schema.field(column) for column in (columns or schema.names)]
     try:
-        with pq.ParquetFile(run / name) as file:  # unlike read_table it loads no pandas
+        content = pa.BufferReader(checked_content(run, name))
+        with pq.ParquetFile(content) as file:  # unlike read_table it loads no pandas
             there = set(file.schema_arrow.names)
             found = file.read([field.name for field in wanted if field.name in there])
         parts = [
@@ -111,17 +109,16 @@ def whole_table(
         values = table[column]
         if values.null_count:  # a column that is not there reads as nulls
             raise damaged(run, name, f"it lacks the column {column}, or values of it")
-        if pa.types.is_floating(values.type) and pc.any(pc.invert(pc.is_finite(values))).as_py():
-            raise damaged(run, name, f"its column {column} holds something that is not a number")
     return table
 
 
-def write_table(path: Path, table: pa.Table) -> None:
+def packed(table: pa.Table) -> bytes:
+    """Return a table as the content of a Parquet file."""
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
-    write_atomic(path, sink.getvalue().to_pybytes())
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def names_by_task(run: Path, folder: str) -> dict[int, str]:
@@ -129,16 +126,3 @@ def names_by_task(run: Path, folder: str) -> dict[int, str]:
     are not the run's."""
     names = {path.stem[5:]: path.name for path in (run / folder).glob("task-*.parquet")}
     return {int(task): f"{folder}/{names[task]}" for task in sorted(names) if task.isdecimal()}
-
-
-def damaged(run: Path, name: str, how: str) -> UserError:
-    return UserError(
-        f"{run / name} is damaged ({how}): leave this run out, or make it again with "
-        f"`{command_for(run)}`."
-    )
-
-
-def command_for(run: Path, *more: str) -> str:
-    """What makes a stored run once more, from its start."""
-    again = ["metasp", "run", "--spec", str(run / "spec.toml"), "--runs", str(run.parent)]
-    return shlex.join([*again, *more, "--force"])

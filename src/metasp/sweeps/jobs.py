@@ -17,6 +17,7 @@ from metasp.experiment import Experiment, Interrupted, complete_elsewhere, prepa
 from metasp.influence.parallel import OthersGone, Ranks
 from metasp.spec import RunSpec
 from metasp.store import RunDir
+from metasp.store.checkpoints import numbers_in
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 
@@ -93,7 +94,7 @@ def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:
 
 
 def order_for(job: Job, data: Path | None, checkpoint_seconds: float) -> dict[str, Any]:
-    """A job in plain values, for a process that may be elsewhere."""
+    """Return a job in plain values, for a process that may be on another machine."""
     return {
         "name": job.name,
         "spec": job.spec.as_dict(),
@@ -105,19 +106,19 @@ def order_for(job: Job, data: Path | None, checkpoint_seconds: float) -> dict[st
 
 def carry_out_order(
     order: Mapping[str, Any],
-    runs: Path,
     stop: Callable[[], bool],
     tell: Callable[[Update], None],
     ranks: Ranks | None = None,
 ) -> Update:
-    """Make an ordered run happen in a folder of runs, alone or with other processes; the last word
-    on it."""
-    name = order["name"]
+    """Make an ordered run happen, alone or with other processes. Returns the last word on it."""
+    name, runs = order["name"], Path(order["runs"])
+    stored = RunDir(runs / name) if (runs / name / "spec.toml").exists() else None
     try:
         experiment = prepare(
             RunSpec.from_dict(order["spec"]),
             runs,
             Path(order["data"]) if order["data"] else None,
+            stored=stored,
             checkpoint_seconds=order["checkpoint_seconds"],
             stop=stop,
             ranks=ranks,
@@ -139,11 +140,13 @@ def carry_out_order(
 
 
 def carry_out(experiment: Experiment) -> Iterator[Update]:
-    """Make a run happen, telling how far it is every now and then."""
+    """Make a run happen. Yields how far it is every now and then."""
     name, tasks, clock = experiment.directory.path.name, len(experiment.benchmark.tasks), Clock()
     if experiment.finished:
         return
-    yield Update(name, "running", note="starting")
+    number = max(numbers_in(experiment.directory.path / "checkpoint"), default=0)
+    origin = f"from checkpoint {number}" if number else "from the start"
+    yield Update(name, "running", note=origin)
     told = monotonic()
     for event in experiment.events():
         if not isinstance(event, StepTaken) or experiment.trainer is None:
@@ -158,7 +161,7 @@ def carry_out(experiment: Experiment) -> Iterator[Update]:
             "running",
             fraction=1 - cost(remaining) / whole_cost(experiment.trainer),
             left=clock.left(remaining),
-            note=f"task {event.task + 1}/{tasks} · {event.kind}",
+            note=f"task {event.task + 1}/{tasks} · {event.kind} · {origin}",
         )
 
 

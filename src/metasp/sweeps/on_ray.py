@@ -1,20 +1,24 @@
-"""The same jobs on a Ray cluster. The driver polls its runs, fetches each new checkpoint, and
-starts a run whose worker or node is lost elsewhere from the last one."""
+"""The same jobs on a Ray cluster whose nodes share the folder of runs. Each run is a task. Ray
+starts it again elsewhere when its worker or node is lost, and it goes on from its last checkpoint.
 
-import contextlib
-import time
+A worker imports this module before its environment is set, so it must not import torch."""
+
+import os
+import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metasp.errors import UserError
-from metasp.store.files import locked
-from metasp.store.parcel import pack, unpack
 from metasp.sweeps.cluster import (
+    LOCAL,
     POLL_SECONDS,
+    Mailbox,
     RayError,
     RayTaskError,
+    TaskCancelledError,
+    Word,
     connect,
     lacking,
     last_line,
@@ -23,27 +27,20 @@ from metasp.sweeps.cluster import (
     warn,
     where,
 )
-from metasp.sweeps.jobs import Job, Update, order_for
-from metasp.sweeps.remote import LOCAL, Remote, Word
 
-CALLS_AT_ONCE = 3  # run, poll and stop of one actor overlap
+if TYPE_CHECKING:
+    from metasp.influence.parallel import Ranks
+    from metasp.sweeps.jobs import Job, Update
 
 
 @dataclass
 class Active:
-    """A job on the cluster: its actor, and the answers that are on their way."""
+    """A job on the cluster: the promise of its last word, and its mailbox."""
 
-    job: Job
-    held: contextlib.ExitStack
-    actor: Any = None
-    end: Any = None
-    poll: Any = None
-    asked: float = 0.0
-    heard: bool = False
-    losses: int = 0
-
-    def open_answers(self) -> list[Any]:
-        return [ref for ref in (self.end, self.poll) if ref is not None]
+    job: "Job"
+    end: Any
+    mailbox: Mailbox
+    word: Word = field(default_factory=dict)
 
 
 @dataclass
@@ -55,19 +52,14 @@ class OnRay:
     address: str | None = None
     cpus_per_run: float | None = None
     gpus_per_run: float = 0.0
-    shared: bool = False
     retries: int = 3
-    active: list[Active] = field(default_factory=list)
-    stopping: bool = False
     warned: bool = False
 
-    def at_once(self, jobs: list[Job]) -> int:
-        """How many runs the cluster can carry now."""
+    def at_once(self, jobs: "list[Job]") -> int:
+        """Return how many runs the cluster can carry now."""
         connect(self.address)
-        needs = {
-            "CPU": max([self.cpus(job) for job in jobs], default=1.0),
-            "GPU": self.gpus_per_run,
-        }
+        cpus = max([self.cpus(job) for job in jobs], default=1.0)
+        needs = {"CPU": cpus, "GPU": self.gpus_per_run}
         room = room_for(needs)
         if not room:
             lack = lacking(needs)
@@ -80,123 +72,102 @@ class OnRay:
                 warn(f"a run asks for {lack} on one node, and waits until one has them")
         return max(1, room)
 
-    def cpus(self, job: Job) -> float:
+    def cpus(self, job: "Job") -> float:
         return float(job.spec.threads) if self.cpus_per_run is None else self.cpus_per_run
 
-    def run(self, jobs: list[Job], stop: Callable[[], bool]) -> Iterator[Update]:
+    def run(self, jobs: "list[Job]", stop: Callable[[], bool]) -> "Iterator[Update]":
         """Carry out the jobs; what becomes of each. When told to stop, every run stores a
         checkpoint first."""
+        from metasp.sweeps.jobs import Update
+
         connect(self.address)
-        waiting, self.stopping = list(jobs), False
+        waiting, active, stopping = list(jobs), list[Active](), False
         try:
-            while waiting or self.active:
-                if stop() and not self.stopping:
-                    self.stopping = True
+            while waiting or active:
+                if stop() and not stopping:
+                    stopping = True
                     yield from (Update(job.name, "stopped") for job in waiting)
                     waiting.clear()
-                    yield from self._ask_to_stop()
-                while waiting and len(self.active) < self.at_once(jobs):
-                    yield from self._take(waiting.pop(0))
-                yield from self._hear()
+                    for each in active:
+                        ask_to_stop(each)
+                while waiting and len(active) < self.at_once(jobs):
+                    active.append(self._start(waiting.pop(0)))
+                refs = [each.end for each in active]
+                ended, _ = ray.wait(refs, timeout=POLL_SECONDS) if refs else ([], [])
+                for each in list(active):
+                    if each.end in ended:
+                        active.remove(each)
+                        each.mailbox.close()
+                        yield Update(each.job.name, **last_word(each, stopping))
+                    elif (word := each.mailbox.read()) != each.word:
+                        each.word = word
+                        yield Update(each.job.name, **word)
         finally:
-            for entry in self.active:
-                ray.kill(entry.actor)
-                entry.held.close()
-            self.active.clear()
+            for each in active:
+                ray.cancel(each.end, force=True)
+                each.mailbox.close()
             ray.shutdown()
 
-    def _take(self, job: Job) -> Iterator[Update]:
-        """Hold a run for writing here, and start it on the cluster."""
-        entry = Active(job, contextlib.ExitStack())
-        try:
-            if not self.shared:  # else the worker itself holds it
-                job.path.mkdir(parents=True, exist_ok=True)
-                entry.held.enter_context(locked(job.path / "lock"))
-            self._start(entry)
-        except (UserError, OSError) as error:
-            entry.held.close()
-            yield Update(job.name, "failed", note=str(error))
-            return
-        self.active.append(entry)
+    def _start(self, job: "Job") -> Active:
+        from metasp.sweeps.jobs import order_for
 
-    def _start(self, entry: Active) -> None:
-        """Start a run from what is stored of it, wherever there is room."""
-        job = entry.job
-        order = order_for(job, self.data, self.checkpoint_seconds)
-        kind = ray.remote(Remote).options(
-            num_cpus=self.cpus(job),
-            num_gpus=self.gpus_per_run,
-            max_concurrency=CALLS_AT_ONCE,
-            max_restarts=0,  # a lost run is started again here, with the files that were fetched
+        mailbox = Mailbox(job.path)
+        mailbox.open("waiting for a worker")
+        task = ray.remote(carry_out).options(
+            num_cpus=self.cpus(job), num_gpus=self.gpus_per_run, max_retries=self.retries
         )
-        entry.actor = kind.remote(order, None if self.shared else pack(job.path))
-        entry.end, entry.poll = entry.actor.run.remote(), entry.actor.poll.remote()
-        entry.asked, entry.heard = time.monotonic(), False
-
-    def _hear(self) -> Iterator[Update]:
-        """What the runs answer within a moment."""
-        now = time.monotonic()
-        for entry in self.active:
-            if entry.poll is None and now - entry.asked >= POLL_SECONDS:
-                entry.poll, entry.asked = entry.actor.poll.remote(), now
-        answers = [ref for entry in self.active for ref in entry.open_answers()]
-        ready, _ = ray.wait(answers, num_returns=1, timeout=POLL_SECONDS) if answers else ([], [])
-        for entry in list(self.active):
-            if entry.end in ready or entry.poll in ready:
-                yield from self._answered(entry, final=entry.end in ready)
-
-    def _answered(self, entry: Active, final: bool) -> Iterator[Update]:
-        """Take in one answer of a run: its progress, its end or its loss."""
-        ref = entry.end if final else entry.poll
-        if not final:
-            entry.poll = None
-        try:
-            word, parcel = ray.get(ref)
-            if parcel:
-                unpack(entry.job.path, parcel)
-        except RayTaskError as error:  # an exception of the run's own, not of the cluster
-            yield self._over(entry, failed(last_line(error)))
-        except RayError as error:
-            yield self._lost(entry, error)
-        except (UserError, OSError) as error:  # what came cannot be stored here
-            yield self._over(entry, failed(str(error)))
-        else:
-            entry.heard = True
-            yield self._over(entry, word) if final else Update(entry.job.name, **word)
-
-    def _over(self, entry: Active, word: Word) -> Update:
-        ray.kill(entry.actor)
-        entry.held.close()
-        self.active.remove(entry)
-        return Update(entry.job.name, **word)
-
-    def _lost(self, entry: Active, error: RayError) -> Update:
-        """The worker or its node is gone: start again elsewhere, unless it has been too often, or
-        it never came up (metasp is not installed there, its disk is full)."""
-        entry.losses += 1
-        if self.stopping:
-            return self._over(entry, {"state": "stopped"})
-        if getattr(error, "actor_init_failed", False):
-            return self._over(entry, failed(f"its worker does not start: {last_line(error)}"))
-        if entry.losses > self.retries:
-            note = f"its worker was lost {entry.losses} times ({type(error).__name__})"
-            return self._over(entry, failed(f"{note}: {last_line(error)}"))
-        ray.kill(entry.actor)
-        try:
-            self._start(entry)
-        except (UserError, OSError) as broken:
-            return self._over(entry, failed(str(broken)))
-        note = f"worker or node lost ({type(error).__name__}): try {entry.losses + 1}"
-        return Update(entry.job.name, "running", note=note)
-
-    def _ask_to_stop(self) -> Iterator[Update]:
-        """Ask every run that has begun to stop; those still queued are taken back."""
-        for entry in list(self.active):
-            if entry.heard:
-                entry.actor.stop.remote()
-            else:
-                yield self._over(entry, {"state": "stopped"})
+        order = order_for(job, self.data, self.checkpoint_seconds)
+        return Active(job, task.remote(order), mailbox, mailbox.read())
 
 
-def failed(note: str) -> Word:
-    return {"state": "failed", "note": note}
+def ask_to_stop(each: Active) -> None:
+    """Have a run store a checkpoint and end; one that waits for a worker is taken back."""
+    each.mailbox.ask_to_stop()
+    if "fraction" not in each.mailbox.read():
+        ray.cancel(each.end)
+
+
+def last_word(each: Active, stopping: bool) -> Word:
+    """Return what became of a task: its own word, or what its loss says."""
+    try:
+        word: Word = ray.get(each.end)
+    except RayTaskError as error:  # an exception of the run's own, not of the cluster
+        word = {"state": "failed", "note": last_line(error)}
+    except TaskCancelledError:
+        word = {"state": "stopped"}
+    except RayError as error:
+        note = f"its worker or node was lost ({type(error).__name__}): {last_line(error)}"
+        word = {"state": "stopped"} if stopping else {"state": "failed", "note": note}
+    done = word["state"] == "done" and not (each.job.path / "result.json").exists()
+    return {"state": "failed", "note": unseen(each.job.path.parent)} if done else word
+
+
+def unseen(runs: Path) -> str:
+    """Say that a node does not share the folder of runs."""
+    return (
+        f"the node {socket.gethostname()} sees another folder {runs} than the command: give --runs "
+        "a folder on storage that all nodes share."
+    )
+
+
+def carry_out(order: dict[str, Any], ranks: "Ranks | None" = None) -> Word:
+    """Carry out one order on a worker, alone or as one of its processes. Returns the last word."""
+    # Threads that spin while they wait would steal the cores of the node's other runs.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    from metasp.sweeps.jobs import carry_out_order
+
+    mailbox = Mailbox(Path(order["runs"]) / order["name"])
+    if not mailbox.read():
+        return {"state": "failed", "note": unseen(Path(order["runs"]))}
+    first = ranks is None or ranks.rank == 0
+
+    def tell(update: "Update") -> None:
+        if first:
+            mailbox.tell(word_of(update))
+
+    return word_of(carry_out_order(order, mailbox.stop, tell, ranks))
+
+
+def word_of(update: "Update") -> Word:
+    """Return an update without its name, which the command knows."""
+    return {name: value for name, value in asdict(update).items() if name != "name"}

@@ -1,23 +1,24 @@
-"""One run on many workers of a Ray cluster, through Ray Train's TorchTrainer.
+"""One run on many workers of a Ray cluster whose nodes share the folder of runs, through the
+TorchTrainer of Ray Train.
 
 Ray starts the workers, lets them meet, and starts all of them again when one is lost. They share
-the run as processes under torchrun do (see processes.py). Checkpoints are the run's own: the first
-worker sends its files to this machine, so that no storage need be shared between nodes."""
+the run as processes under torchrun do (see processes.py) and store it as one process does."""
 
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metasp.errors import UserError
 from metasp.experiment import Experiment
-from metasp.store.parcel import pack, unpack
 from metasp.sweeps.cluster import (
+    LOCAL,
     POLL_SECONDS,
+    Mailbox,
+    Word,
     connect,
     lacking,
     last_line,
@@ -27,12 +28,11 @@ from metasp.sweeps.cluster import (
     where,
 )
 from metasp.sweeps.jobs import Job, Update, order_for
-from metasp.sweeps.remote import LOCAL, Post, Remote, Word
+from metasp.sweeps.on_ray import carry_out
 
 try:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as missing:
     raise UserError(
         f"Ray Train misses a package ({missing}): pip install -e '.[cluster]' in the clone."
@@ -51,7 +51,7 @@ class RanksOnRay:
 
     @property
     def device(self) -> str:
-        """What "auto" is there."""
+        """Return what "auto" is there."""
         return "cuda" if self.gpus_per_worker else "cpu"
 
     def run(self, experiment: Experiment, stop: Callable[[], bool]) -> Iterator[Update]:
@@ -60,12 +60,13 @@ class RanksOnRay:
         connect(self.address)
         needs = {"CPU": float(experiment.spec.threads), "GPU": self.gpus_per_worker}
         self._check_room(needs)
-        path, spec = experiment.directory.path, experiment.spec
+        directory = experiment.directory
         try:
-            with experiment.directory.open(spec, fresh=experiment.force):
-                job = Job(spec, path.with_name(spec.name), "unfinished")
-                order = order_for(job, self.data, experiment.checkpoint_seconds)
-                yield from self._followed(path, order, needs, stop)
+            with directory.open(experiment.spec, fresh=experiment.force):
+                pass  # so that workers that are started again go on
+            job = Job(experiment.spec, directory.path, "unfinished")
+            order = order_for(job, self.data, experiment.checkpoint_seconds)
+            yield from self._followed(Mailbox(directory.path), order, needs, stop)
         finally:
             ray.shutdown()
 
@@ -84,18 +85,20 @@ class RanksOnRay:
         warn(f"the cluster has room for {room} of {self.workers} workers, and the run waits")
 
     def _followed(
-        self, path: Path, order: dict[str, Any], needs: dict[str, float], stop: Callable[[], bool]
+        self,
+        mailbox: Mailbox,
+        order: dict[str, Any],
+        needs: dict[str, float],
+        stop: Callable[[], bool],
     ) -> Iterator[Update]:
-        """Have Ray Train carry the order out, and bring here what it comes to."""
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        kind: Any = ray.remote(Post)
-        post = kind.options(num_cpus=0, scheduling_strategy=here).remote(pack(path))
+        """Have Ray Train carry the order out, and give what its mailbox says."""
+        mailbox.open("waiting for workers")
         errors: list[Exception] = []
         ended, asked = threading.Event(), False
 
         def fit() -> None:
             try:
-                self._trainer(post, order, needs, folder).fit()
+                self._trainer(order, needs, folder).fit()
             except Exception as error:  # whatever it is, the main thread must hear of it
                 errors.append(error)
             ended.set()
@@ -103,29 +106,24 @@ class RanksOnRay:
         with tempfile.TemporaryDirectory() as folder:
             # Not in the main thread, where Ray would take Ctrl-C for itself.
             threading.Thread(target=fit, daemon=True).start()
-            over = False
-            while not over:
-                over = ended.wait(POLL_SECONDS)
+            while not ended.wait(POLL_SECONDS):
                 if stop() and not asked:
                     asked = True
-                    post.stop.remote()
-                word, parcel = ray.get(post.ask.remote())
-                if parcel:
-                    unpack(path, parcel)
-                if word["state"] == "running" and not over:
+                    mailbox.ask_to_stop()
+                if (word := mailbox.read()).get("state") == "running":
                     yield Update(order["name"], **word)
-        yield Update(order["name"], **self._last(word, errors, asked))
+        word = mailbox.read()
+        mailbox.close()
+        yield Update(order["name"], **last_word(word, errors, asked))
 
-    def _trainer(
-        self, post: Any, order: dict[str, Any], needs: dict[str, float], folder: str
-    ) -> TorchTrainer:
+    def _trainer(self, order: dict[str, Any], needs: dict[str, float], folder: str) -> TorchTrainer:
         os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # paths in a spec count from where we are
         # Threads that spin while they wait would steal the cores of the other workers.
         passive: Any = {"worker_runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "passive"}}}
         on_gpus = self.gpus_per_worker > 0
         return TorchTrainer(
             share,
-            train_loop_config={"post": post, "order": order},
+            train_loop_config=order,
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo"),
             scaling_config=ScalingConfig(
                 num_workers=self.workers,
@@ -140,50 +138,35 @@ class RanksOnRay:
             ),
         )
 
-    def _last(self, word: Word, errors: list[Exception], asked: bool) -> Word:
-        """The last word on a run: its own, or what Ray says where it has none."""
-        if word["state"] != "running":
-            return word
-        if asked:
-            return {"state": "stopped"}
-        why = f" ({type(errors[0]).__name__}): {last_line(errors[0])}" if errors else ""
-        return {"state": "failed", "note": f"its workers were lost{why}"}
+
+def last_word(word: Word, errors: list[Exception], asked: bool) -> Word:
+    """Return the last word on a run: its own, or what Ray says where it has none."""
+    if word.get("state", "running") != "running":
+        return word
+    if asked:
+        return {"state": "stopped"}
+    why = f" ({type(errors[0]).__name__}): {last_line(errors[0])}" if errors else ""
+    return {"state": "failed", "note": f"its workers were lost{why}"}
 
 
-def share(config: dict[str, Any]) -> None:
-    """What each worker does: its share of the run. The first one tells of it."""
+def share(order: dict[str, Any]) -> None:
+    """Take a share of the run as one of its workers. The first of them, and one that fails, leaves
+    the last word."""
     from metasp.processes import joined, leave
 
-    post, ranks = config["post"], joined()
+    mailbox, ranks = Mailbox(Path(order["runs"]) / order["name"]), joined()
     first = ranks is None or ranks.rank == 0
-    parcel = ray.get(post.begin.remote()) if first else None
-    begins = parcel is not None
-    if not (begins if ranks is None else ranks.hear(b"begins" if begins else b"")):
+    over = mailbox.read().get("state", "running") != "running"  # in an earlier try
+    if over if ranks is None else ranks.hear(b"over" if over else b""):
         return
-    remote, over = Remote(config["order"], parcel or {}), threading.Event()
-    telling = threading.Thread(target=tell, args=(remote, post, over), daemon=True)
-    if first:
-        telling.start()
     try:
-        word, files = remote.run(ranks)
+        word = carry_out(order, ranks)
     except UserError:  # others are gone: all are started again
         raise
     except Exception as error:
-        word, files = {"state": "failed", "note": last_line(error)}, None
-    finally:
-        over.set()
-    if first:
-        telling.join()
+        word = {"state": "failed", "note": last_line(error)}
     if first or word["state"] == "failed":
-        ray.get(post.tell.remote(word, files))
+        mailbox.tell(word)
     if word["state"] == "failed":
         raise RuntimeError(word["note"])  # so that Ray ends the others, which may wait for this one
     leave()
-
-
-def tell(remote: Remote, post: Any, over: threading.Event) -> None:
-    """Say how a run is until it is over."""
-    while not over.wait(POLL_SECONDS):
-        with suppress(Exception):  # a command that is gone takes its workers with it
-            if ray.get(post.tell.remote(*remote.poll())):
-                remote.stop()
