@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 
 from metasp import ExampleStats
 from metasp.memory import SELECTIONS, Memory, Offer
-from metasp.memory.cluster import kmeans, means
+from metasp.memory.kmeans import kmeans, means
 from metasp.types import Batch, Streams
 from tests.methods.factories import digits, train
 

@@ -7,7 +7,7 @@ import torch
 from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.memory import SELECTIONS, Memory, Offer
-from metasp.memory.representative import herding_order, kmeans_order
+from metasp.memory.herding import herding_order, kmeans_order
 from metasp.types import Batch, Streams
 from tests.methods.factories import digits
 

@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 
 from metasp.errors import UserError
 from metasp.memory import SELECTIONS, Memory, Offer, selection
-from metasp.memory.decisions import shares
+from metasp.memory.balanced import shares
 from metasp.types import Batch
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from metasp.memory import Memory
-from metasp.memory.verified import admit
+from metasp.memory.balanced import admit
 from metasp.types import Batch
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from metasp.learner import ContinualLearner
-from metasp.memory.representative import UNRANKED
+from metasp.memory.herding import UNRANKED
 from tests.learner.factories import net, pair
 from tests.methods.factories import digits, finish, weights
 from tests.methods.test_der import growing

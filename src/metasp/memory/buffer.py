@@ -1,6 +1,8 @@
 """The memory: a fixed number of slots for raw examples. It stores; it decides nothing."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -8,10 +10,97 @@ from torch import Tensor
 from metasp import trees
 from metasp.encoded import EncodedRows, EncodedSlots
 from metasp.lazy import load
-from metasp.memory.columns import CORE, EMPTY, Column
-from metasp.memory.placement import Placement
 from metasp.trees import Tree
 from metasp.types import Batch, Examples, State
+
+EMPTY = -1
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One value per slot. A method or a selection that declares it needs to do nothing else: the
+    memory writes, clears, forgets, checkpoints, restores, lists and widens it.
+
+    `of` is "scalar", a shape, or "outputs" or "features": what the model says of an example or what
+    its head sees, whose width is that of the first rows written. Outputs become wider when a head
+    grows; older rows then hold `blank` in their new places. `blank` is also what an empty slot
+    holds, and a slot whose writer gives no value."""
+
+    name: str
+    of: str | Shape = "scalar"
+    dtype: torch.dtype = torch.float32
+    blank: float = math.nan
+
+    def __post_init__(self) -> None:
+        if isinstance(self.of, str) and self.of not in ("scalar", "outputs", "features"):
+            raise ValueError(
+                f"column {self.name!r} is of {self.of!r}: say scalar, outputs, features or a shape."
+            )
+        if not self.dtype.is_floating_point and math.isnan(self.blank):
+            object.__setattr__(self, "blank", 0)
+
+    @property
+    def scalar(self) -> bool:
+        return self.of == "scalar"
+
+    def empty(self, slots: int) -> Tensor:
+        """The column of a memory that holds nothing; outputs and features have no width yet."""
+        shape = () if self.scalar else (0,) if isinstance(self.of, str) else self.of
+        return torch.full((slots, *shape), self.blank, dtype=self.dtype)
+
+    def widened(self, values: Tensor, width: int) -> Tensor:
+        """The same rows with `width` values each, unknown ones blank."""
+        more = values.new_full((len(values), width - values.shape[1]), self.blank)
+        return torch.cat([values, more], dim=1)
+
+    def fitted(self, values: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+        """New values and what is held, both as wide as the wider of the two."""
+        values = values.detach().to(held)
+        if isinstance(self.of, str) and not self.scalar:
+            values = values.flatten(1) if values.dim() > 1 else values[:, None]
+            width = max(values.shape[1], held.shape[1])
+            if self.of == "features" and held.shape[1] not in (0, width):
+                raise ValueError(f"column {self.name!r} held rows of another width before.")
+            return self.widened(values, width), self.widened(held, width)
+        return values, held
+
+
+CORE = (
+    Column("ids", dtype=torch.long, blank=EMPTY),
+    Column("tasks", dtype=torch.long, blank=EMPTY),
+    Column("entered", dtype=torch.long, blank=EMPTY),
+    Column("influence", dtype=torch.float64),
+    Column("pinned", dtype=torch.bool),
+)
+"""What every memory keeps beside inputs and labels."""
+
+Values = Mapping[str, Tensor]
+"""Values of columns by their names, aligned with the rows they are of."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Row `chosen[i]` of what was offered goes into slot `slots[i]`; slots are all different.
+    `columns` are the values of the selection's own columns for the chosen rows."""
+
+    chosen: Tensor
+    slots: Tensor
+    columns: Values = field(default_factory=dict)
+
+    @staticmethod
+    def of(pairs: list[tuple[int, int]]) -> "Placement":
+        """From (row, slot) decisions in order; a later one for the same slot overrides."""
+        last: dict[int, int] = {}
+        for row, slot in pairs:
+            last.pop(slot, None)  # a slot decided again is written in the place of the later row
+            last[slot] = row
+        return Placement(
+            torch.tensor(list(last.values()), dtype=torch.long),
+            torch.tensor(list(last.keys()), dtype=torch.long),
+        )
+
 
 LISTED = {"ids": "id", "labels": "label", "tasks": "task"}  # a table has one example per row
 
@@ -201,3 +290,43 @@ class Memory:
         """Leave nothing in the slots of any column."""
         for name, column in self.columns.items():
             self._values[name][slots] = column.blank
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
+
+    `points` gives the rows to cluster, (m, d) for m row numbers; `influence` (n,) is NaN where
+    unknown, and so are the mean `loss` (n,) of the rows and `held_loss` (capacity,) of the slots,
+    both over the steps that measured influence. `final_loss` gives the loss (n,) of the rows under
+    the model as it stands.
+    `right` (n,) is the probability that each row's label is right, by a method that judges labels,
+    and `task_loss` (n,) its mean loss over the task.
+    `redundancy` (n,) of the rows says from 0 to 2 how much a gradient resembles others in memory.
+    `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
+    first task would fill every class's share for good."""
+
+    labels: Tensor
+    ids: Tensor
+    task: int
+    tasks: int
+    points: Callable[[Tensor], Tensor] | None = None
+    influence: Tensor | None = None
+    loss: Tensor | None = None
+    held_loss: Tensor | None = None
+    final_loss: Callable[[], Tensor] | None = None
+    right: Tensor | None = None
+    task_loss: Tensor | None = None
+    redundancy: Tensor | None = None
+    shared_classes: bool = False
+
+    def groups(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """What is balanced over: a number for each slot's and each offered row's class."""
+        if not self.shared_classes:
+            return memory.labels.cpu(), self.labels
+        least = min(0, int(memory.labels.min()), int(self.labels.min()))
+        kinds = int(max(memory.labels.max(), self.labels.max())) + 1 - least
+        return memory.labels.cpu() + kinds * memory.tasks, self.labels + kinds * self.task
+
+
+Decide = Callable[[Memory, Offer, torch.Generator], Placement]

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.memory.buffer import Memory
-from metasp.memory.cluster import kmeans
-from metasp.memory.decisions import Offer, shares
-from metasp.memory.placement import Placement
+from metasp.memory.balanced import shares
+from metasp.memory.buffer import Memory, Offer, Placement
+from metasp.memory.kmeans import kmeans
 
 
 def rehsel(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:

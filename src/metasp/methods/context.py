@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from metasp import trees
 from metasp.example_stats import INFLUENCE, ExampleStats, TrainingStats, Update, are_classes
 from metasp.memory import Memory, Selection
-from metasp.memory.verified import admit
+from metasp.memory.balanced import admit
 from metasp.methods.losses import Objective, Term
 from metasp.stateful import Stateful
 from metasp.trees import Tree, call

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp import trees
-from metasp.memory.representative import unit_rows
+from metasp.memory.herding import unit_rows
 from metasp.methods.context import Scoring, Step, TrainingContext
 from metasp.methods.losses import Term, members
 from metasp.methods.method import Method, Phase, over_task

@@ -1,59 +1,19 @@
-"""What the memory keeps. A selection looks at the memory and an offer and returns a placement."""
+"""Selections that need neither influence nor features: by chance, balanced over tasks or classes,
+by gradients or by losses. And room for verified examples."""
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.memory.buffer import Memory
-from metasp.memory.columns import EMPTY, Column
-from metasp.memory.placement import Placement
+from metasp.memory.buffer import EMPTY, Column, Memory, Offer, Placement
 
 REDUNDANCY = Column("redundancy")
-
-
-@dataclass(frozen=True)
-class Offer:
-    """Rows that may enter: labels (n,), ids (n,), their task, and how many tasks there will be.
-
-    `points` gives the rows to cluster, (m, d) for m row numbers; `influence` (n,) is NaN where
-    unknown, and so are the mean `loss` (n,) of the rows and `held_loss` (capacity,) of the slots,
-    both over the steps that measured influence. `final_loss` gives the loss (n,) of the rows under
-    the model as it stands.
-    `right` (n,) is the probability that each row's label is right, by a method that judges labels,
-    and `task_loss` (n,) its mean loss over the task.
-    `redundancy` (n,) of the rows says from 0 to 2 how much a gradient resembles others in memory.
-    `shared_classes`: tasks have the same classes, so a class counts anew in each task; else the
-    first task would fill every class's share for good."""
-
-    labels: Tensor
-    ids: Tensor
-    task: int
-    tasks: int
-    points: Callable[[Tensor], Tensor] | None = None
-    influence: Tensor | None = None
-    loss: Tensor | None = None
-    held_loss: Tensor | None = None
-    final_loss: Callable[[], Tensor] | None = None
-    right: Tensor | None = None
-    task_loss: Tensor | None = None
-    redundancy: Tensor | None = None
-    shared_classes: bool = False
-
-    def groups(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """What is balanced over: a number for each slot's and each offered row's class."""
-        if not self.shared_classes:
-            return memory.labels.cpu(), self.labels
-        least = min(0, int(memory.labels.min()), int(self.labels.min()))
-        kinds = int(max(memory.labels.max(), self.labels.max())) + 1 - least
-        return memory.labels.cpu() + kinds * memory.tasks, self.labels + kinds * self.task
-
-
-Decide = Callable[[Memory, Offer, torch.Generator], Placement]
 
 
 def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
@@ -266,3 +226,56 @@ def _loose(slots: list[int], pinned: set[int]) -> list[int]:
 def _largest(groups: Mapping[int, Sized]) -> int:
     """The group that holds most, the lowest one on a tie."""
     return min(groups, key=lambda group: (-len(groups[group]), group))
+
+
+class Admission(NamedTuple):
+    """Which of the offered rows enter, pinned, into which slots; which slots are no longer pinned
+    as their class's share has become smaller; and how many rows found no room."""
+
+    placement: Placement
+    unpinned: Tensor
+    refused: int
+
+
+def admit(
+    memory: Memory, labels: Tensor, classes: Iterable[int], generator: torch.Generator
+) -> Admission:
+    """Decide about verified examples with these labels (n,), where all `classes` seen so far share
+    the memory evenly. Of a class that has more of them than its share, some are left out, or lose
+    their pin, at random. They take free slots first, then those of random unpinned examples of the
+    largest class."""
+    known = {*classes, *labels.tolist(), *memory.labels[memory.occupied].tolist()}
+    share = max(1, memory.capacity // len(known))
+    entering, loosened = [], []
+    for label in sorted(known):
+        pinned = torch.nonzero(memory.pinned & (memory.labels == label)).flatten()
+        rows = torch.nonzero(labels == label).flatten()
+        count = len(pinned) + len(rows)
+        kept = torch.ones(count, dtype=torch.bool)
+        if count > share:
+            kept[torch.randperm(count, generator=generator)[share:]] = False
+        loosened.append(pinned[~kept[: len(pinned)]])
+        entering.append(rows[kept[len(pinned) :]])
+    unpinned = torch.cat(loosened)
+    slots = _room(memory, unpinned, sum(map(len, entering)), generator)
+    chosen = torch.cat(entering)[: len(slots)]
+    return Admission(Placement(chosen, slots), unpinned, len(labels) - len(chosen))
+
+
+def _room(memory: Memory, unpinned: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Up to `count` slots to give up: the empty ones, then by the largest class, at random."""
+    loose = ~memory.pinned
+    loose[unpinned] = True
+    free = memory.empty[:count].tolist()
+    slots = memory.occupied[loose[memory.occupied]]
+    held = {}
+    for label in sorted(set(memory.labels[memory.occupied].tolist())):
+        own = slots[memory.labels[slots] == label]
+        order = own[torch.randperm(len(own), generator=generator)].tolist()
+        held[label] = (int((memory.labels[memory.occupied] == label).sum()), order)
+    while len(free) < count and any(order for _, order in held.values()):
+        label = max((k for k in held if held[k][1]), key=lambda k: (held[k][0], -k))
+        size, order = held[label]
+        free.append(order.pop())
+        held[label] = (size - 1, order)
+    return torch.tensor(free, dtype=torch.long)

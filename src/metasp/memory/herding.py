@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.memory.buffer import Memory
-from metasp.memory.cluster import kmeans
-from metasp.memory.columns import Column
-from metasp.memory.decisions import Decide, Offer, greedily, high_loss, shares
-from metasp.memory.placement import Placement
+from metasp.memory.balanced import greedily, high_loss, shares
+from metasp.memory.buffer import Column, Decide, Memory, Offer, Placement
+from metasp.memory.kmeans import kmeans
 
 UNRANKED = -1
 RANK = Column("rank", dtype=torch.long, blank=UNRANKED)
