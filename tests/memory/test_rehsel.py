@@ -7,6 +7,7 @@ from sklearn.cluster import KMeans
 from metasp import ExampleStats
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.memory.kmeans import kmeans, means
+from metasp.memory.rehsel import rehsel_as_written
 from metasp.types import Batch, Streams
 from tests.methods.factories import digits, train
 
@@ -199,3 +200,18 @@ def test_a_run_offers_the_mean_losses_of_what_the_memory_holds(monkeypatch):
     train(trainer, 19)  # into the fourth task
     assert len(offered) == 3
     assert offered[-1] > 0
+
+
+def test_as_written_drops_the_least_helpful_of_the_whole_memory():
+    points, _ = blobs(centres=4, each=10)
+    memory = Memory(12)
+    influence = torch.rand(40, generator=Streams(4)["i"])
+    decide("rehsel", memory, points, influence)
+    before = {int(i): float(v) for i, v in zip(memory.ids, memory.influence)}
+    offer = Offer(
+        torch.full((40,), 7), torch.arange(100, 140), 1, 2, lambda rows: points[rows], influence
+    )
+    placement = rehsel_as_written(memory, offer, Streams(4)["selection"])
+    dropped = {int(memory.ids[slot]) for slot in placement.slots}
+    assert len(dropped) == 6  # half the memory is the new task's
+    assert dropped == set(sorted(before, key=before.__getitem__)[-6:])

@@ -14,8 +14,24 @@ from metasp.memory.kmeans import kmeans
 
 
 def rehsel(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
-    """Store the best of each cluster of the new task, drop the worst of the old ones."""
+    """Store the best of each cluster of the new task, drop the worst of the old ones, evenly over
+    tasks and classes as the authors' code does."""
     return replace_worst(memory, offer, best_of_clusters(memory, offer, generator, offer.influence))
+
+
+def rehsel_as_written(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """Store the best of each cluster of the new task, drop the least helpful of all the others."""
+    chosen = best_of_clusters(memory, offer, generator, offer.influence)
+    chosen = chosen[~torch.isin(offer.ids[chosen], memory.ids[memory.occupied])]
+    # Algorithm 2: pop the examples of lowest positive influence, whatever their task and class.
+    harm = memory.influence.nan_to_num(nan=0.0)
+    turns = {
+        slot: (not memory.pinned[slot], float(harm[slot]), int(memory.entered[slot]))
+        for slot in memory.occupied.tolist()
+    }
+    worst = sorted(turns, key=turns.__getitem__, reverse=True)
+    slots = [*memory.empty.tolist(), *worst][: len(chosen)]
+    return Placement.of(list(zip(chosen.tolist(), sorted(slots))))
 
 
 def rehsel_without_cluster(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
@@ -43,7 +59,13 @@ def rehsel_filter_by_loss(memory: Memory, offer: Offer, generator: torch.Generat
     return keep_out(memory, offer, generator, offer.loss, offer.held_loss)
 
 
-CLUSTERING = (rehsel, rehsel_without_influence, rehsel_filter, rehsel_filter_by_loss)
+CLUSTERING = (
+    rehsel,
+    rehsel_as_written,
+    rehsel_without_influence,
+    rehsel_filter,
+    rehsel_filter_by_loss,
+)
 """The decisions that look at `points`."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 from metasp.errors import UserError, unknown
 from metasp.memory import Selection
-from metasp.memory.rehsel import CLUSTERING
+from metasp.memory.rehsel import CLUSTERING, rehsel, rehsel_as_written
 from metasp.methods.context import Step, TrainingContext, Weigher
 from metasp.methods.method import Method, Phase, finetune_phase
 from metasp.methods.settings import MetaSPSettings
@@ -55,6 +55,11 @@ class MetaSP(Method):
             )
         if wanted == "pixels" and named == "features":
             raise UserError("rehsel-features clusters features: use rehsel for pixels.")
+        if settings.drop == "as-written" and selection.decide is not rehsel:
+            raise UserError(
+                "drop as-written is Algorithm 2 of RehSel: use selection rehsel or "
+                "rehsel-features, or leave it out."
+            )
 
     def __init__(self, learner: TrainingContext, settings: MetaSPSettings) -> None:
         super().__init__(learner, settings)
@@ -101,6 +106,8 @@ def look_where_told(learner: TrainingContext, settings: MetaSPSettings) -> None:
     """Let the selection cluster what the settings say, and check what the influence looks at."""
     if settings.cluster is not None:
         learner.selection = replace(learner.selection, points=settings.cluster)
+    if settings.drop == "as-written":
+        learner.selection = replace(learner.selection, of=rehsel_as_written)
     if settings.scope is not None:
         check_scope(learner, settings.scope)
     if settings.reuse is not None:

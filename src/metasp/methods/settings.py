@@ -162,6 +162,11 @@ class MetaSPSettings(Settings):
         None,
         "What RehSel clusters; default: what the selection says (rehsel: pixels).",
     )
+    drop: Literal["balanced", "as-written"] = setting(
+        "balanced",
+        "Old examples that RehSel drops: the least helpful, evenly over tasks and classes "
+        "(balanced, as the authors' code), or of the whole memory (as-written, Algorithm 2).",
+    )
     shuffle_influence: bool = setting(
         False, "Control: shuffle the weights within each batch.", words="shuffled"
     )
