@@ -35,7 +35,9 @@ def net(outputs: int = 10, seed: int = 0, inputs: int = 64) -> nn.Module:
 
 def everything(learner: ContinualLearner) -> dict[str, bytes]:
     """All tensors that a learner is made of, as bytes by name."""
-    return {name: tensor.numpy().tobytes() for name, tensor in learner._content()[0].items()}
+    return {
+        name: tensor.numpy().tobytes() for name, tensor in learner._session.content()[0].items()
+    }
 
 
 def regression(shift: float, count: int = 96) -> tuple[Tensor, Tensor]:

@@ -56,7 +56,7 @@ def double(examples):
 
 
 def held(learner: ContinualLearner) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in learner._content()[0].items()}
+    return {name: tensor.clone() for name, tensor in learner._session.content()[0].items()}
 
 
 def said(learner: ContinualLearner) -> dict[str, Tensor]:

@@ -138,7 +138,7 @@ def test_influences_of_what_has_gone_are_dropped():
     assert most <= 2 * 18 + 16
     assert own.influence().num_rows <= 18
     own.finish()
-    assert len(own._history.influence) <= 10
+    assert len(own._session.history.influence) <= 10
 
 
 def test_finish_ends_the_open_task_and_the_next_batch_begins_another():

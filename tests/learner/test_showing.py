@@ -144,9 +144,8 @@ def test_files_hold_them_and_forgetting_takes_them(learner, tmp_path):
     told = data_of(last.explore(tmp_path / "page.html").read_bytes())
     assert not {*gone} & {*told["runs"][0]["points"]["id"]}
     assert "7 examples were forgotten" in last.report()
-    for name, tensor in again._history.records.state().items():
-        if name.endswith("/id"):
-            assert not np.isin(tensor.numpy(), gone).any()
+    for table in again._session.history.records.tables.values():
+        assert not np.isin(table["id"].to_numpy(), gone).any()
 
 
 def test_what_cannot_be_shown_says_why(tmp_path):

@@ -91,7 +91,7 @@ def test_forgetting_leaves_no_trace(tmp_path):
     gone = learner.memory.ids[:3].tolist()
     slots = [learner.memory.table().column("slot")[i].as_py() for i in range(3)]
     learner.forget(gone, reason="asked")
-    state = learner._content()[0]
+    state = learner._session.content()[0]
     for name in ("memory/inputs['input_ids']", "memory/inputs['attention_mask']"):
         assert len(state[name]) == 12  # a row per slot
         assert not state[name][slots].any()

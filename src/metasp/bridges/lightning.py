@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from metasp.bridges.rehearsal import Rehearsal, label_key
+from metasp.bridges import Rehearsal, label_key
 from metasp.errors import UserError
 
 try:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metasp.bridges.rehearsal import Rehearsal, label_key
+from metasp.bridges import Rehearsal, label_key
 from metasp.errors import UserError
 from metasp.learner import files
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from metasp.engine.from_spec import build_method, check_compatible, choose_device, or_default
@@ -48,12 +48,6 @@ def build_trainer(
     """Build a trainer without tasks, for this process or for one of those that share the learner
     (`ranks`)."""
     check_trainable(model)
-    for key, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            raise UserError(
-                f"{key} of the model's state is not a tensor, and only tensors are stored: keep "
-                "it in a buffer instead (Module.register_buffer)."
-            )
     first = next(p for p in model.parameters() if p.requires_grad)
     on = first.device if device is None else choose_device(str(device))
     model.to(on)

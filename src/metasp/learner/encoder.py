@@ -155,18 +155,11 @@ class FrozenEncoder:
             ) from error
         if not isinstance(features, Tensor) or not features.is_floating_point():
             what = features.dtype if isinstance(features, Tensor) else type(features).__name__
+            raise UserError(f"the encoder gives {what}: make it return one tensor of floats.")
+        if features.shape[:1] != (count,) or not bool(features.isfinite().all()):
             raise UserError(
-                f"the encoder gives {what}: wrap it so that it returns one tensor of floats, the "
-                "features of each example."
-            )
-        if not features.dim() or len(features) != count:
-            raise UserError(
-                f"the encoder gives features of shape {tuple(features.shape)} for {count} "
-                "examples: return one row per example."
-            )
-        if not bool(features.isfinite().all()):
-            raise UserError(
-                "the encoder gives features that are not finite: correct the inputs or the encoder."
+                f"the encoder gives features of shape {tuple(features.shape)} for {count} examples,"
+                " or some that are not finite: return one row of finite numbers per example."
             )
         return features
 

@@ -90,10 +90,7 @@ def section(tensors: Mapping[str, Tensor], prefix: str) -> State:
 
 def check_code(path: Path, about: Mapping[str, Any], given: Mapping[str, object]) -> None:
     """Raise unless all is given that a learner was saved with and that is no plain value."""
-    needed = dict(about["code"])
-    if about["own_method"]:
-        needed["method"] = about["method"]
-    for name, words in needed.items():
+    for name, words in about["code"].items():
         if given[name] is None:
             raise UserError(
                 f"{path} was saved with its own {name} ({words}), and code is never stored: "

@@ -6,19 +6,24 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from metasp.events import TaskFinished
 from metasp.example_stats import ExampleStats
 from metasp.learner.files import prefixed, section
-from metasp.learner.records import Records
 from metasp.memory import Memory
 from metasp.methods.context import measured
 from metasp.reports.suspects import RunScores
 from metasp.suspects import score_examples
 from metasp.types import Examples, State, Task
 
+Columns = Mapping[str, Sequence[Any]]
+
+KINDS = ("memory", "influence", "scores")
+OF_MEMORY = ("id", "label", "task", "influence", "pinned")
 MOST_OBSERVED = 16  # closed tasks of a stream whose tables are kept
 
 
@@ -29,6 +34,63 @@ class Removal(TypedDict):
     when: str
     reason: str
     from_memory: int
+
+
+class Records:
+    """Tables by kind and task. Every table has a column of ids."""
+
+    def __init__(self) -> None:
+        self.tables: dict[tuple[str, int], pa.Table] = {}
+
+    def note(self, event: TaskFinished, classes: bool) -> None:
+        """Keep what a finished task tells of its examples; labels that are no `classes` may be
+        whole pictures, and are not kept."""
+        memory = {name: event.memory[name] for name in OF_MEMORY}
+        if not classes:
+            memory["label"] = [-1] * len(memory["id"])
+        for kind, columns in zip(KINDS, (memory, event.influence, event.scores)):
+            if columns:
+                self.tables[kind, event.task] = pa.table(dict(columns))
+
+    def of(self, kind: str) -> dict[int, Columns]:
+        """Return the tables of one kind by task, in plain values."""
+        chosen = {task: table for (name, task), table in self.tables.items() if name == kind}
+        return {task: table.to_pydict() for task, table in sorted(chosen.items())}
+
+    def influence(self) -> Columns | None:
+        """Return the influences of all tasks as one table; None where none were measured."""
+        tables = [table for table in self.of("influence").values() if len(table["id"])]
+        if not tables:
+            return None
+        return {key: [v for table in tables for v in table[key]] for key in tables[0]}
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Drop the rows of the examples of these ids."""
+        gone = pa.array(ids, pa.int64())
+        for key, table in self.tables.items():
+            kept = pc.invert(pc.is_in(table["id"].cast(pa.int64()), value_set=gone))
+            self.tables[key] = table.filter(kept).combine_chunks()
+
+    def drop(self, tasks: Sequence[int]) -> None:
+        """Keep nothing more of these tasks."""
+        self.tables = {key: table for key, table in self.tables.items() if key[1] not in tasks}
+
+    def state_dict(self) -> State:
+        """Return each table in Arrow's format for streams, as bytes."""
+        state = {}
+        for (kind, task), table in self.tables.items():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            content = bytearray(sink.getvalue().to_pybytes())
+            state[f"{kind}/{task}"] = torch.frombuffer(content, dtype=torch.uint8)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.tables = {}
+        for name, content in state.items():
+            kind, task = name.split("/")
+            self.tables[kind, int(task)] = pa.ipc.open_stream(content.numpy().tobytes()).read_all()
 
 
 class History:
@@ -78,7 +140,7 @@ class History:
         """Drop all that is known of the examples of these ids (ascending), and note that."""
         gone = torch.tensor(ids, dtype=torch.long)
         self.influence.forget(gone)
-        self.records.forget(gone.numpy())
+        self.records.forget(ids)
         if ids:
             self.next_id = max(self.next_id, ids[-1] + 1)  # running numbers skip them
             record = Removal(ids=[*ids], when=now(), reason=reason, from_memory=from_memory)
@@ -108,12 +170,12 @@ class History:
 
     def state(self) -> State:
         """Return influences and tables, which change when a task ends."""
-        records = prefixed("records", self.records.state())
+        records = prefixed("records", self.records.state_dict())
         return {**prefixed("history", self.influence.state_dict()), **records}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         self.influence.load_state_dict(section(tensors, "history"))
-        self.records = Records.from_state(section(tensors, "records"))
+        self.records.load_state_dict(section(tensors, "records"))
 
 
 def keep_only(stats: ExampleStats, known: Tensor) -> None:

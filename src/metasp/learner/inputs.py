@@ -81,9 +81,8 @@ def read_examples(data: Any, dtype: torch.dtype, what: str = "dataset") -> Label
         data = data.tensors
     if isinstance(data, Mapping) or is_pair(data):
         return checked(*split_item(data, what), dtype, what)
-    map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if isinstance(data, DataLoader | IterableDataset | list | tuple):
-        map_style = False
+    iterated = isinstance(data, DataLoader | IterableDataset | list | tuple)
+    map_style = not iterated and hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if not map_style and not isinstance(data, Iterable):
         raise not_pairs(what)
     rows = (data[index] for index in range(len(data))) if map_style else data
@@ -124,10 +123,8 @@ def read_inputs(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
 
 def is_pair(data: Any) -> bool:
     """Tell whether it is a pair of columns, not a list of two examples."""
-    if isinstance(data, tuple):
-        return len(data) == 2
-    columns = isinstance(data, list) and len(data) == 2
-    return columns and all(isinstance(part, Tensor | np.ndarray) for part in data)
+    columns = isinstance(data, list) and all(isinstance(c, Tensor | np.ndarray) for c in data)
+    return (columns or isinstance(data, tuple)) and len(data) == 2
 
 
 def is_batch(inputs: Tree, labels: Labels) -> bool:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from metasp import __version__, trees
 from metasp.engine.change import MakeDetector
 from metasp.engine.observing import WINDOW
 from metasp.engine.stopping import PATIENCE
@@ -22,7 +21,7 @@ from metasp.events import Event
 from metasp.learner import files, views
 from metasp.learner.build import build_trainer, check_trainable
 from metasp.learner.encoder import FrozenEncoder
-from metasp.learner.history import History, Removal, pack_tasks, unpack_tasks
+from metasp.learner.history import History, Removal
 from metasp.learner.inputs import (
     Columns,
     Data,
@@ -31,11 +30,10 @@ from metasp.learner.inputs import (
     as_ids,
     check_order,
     ids_to_forget,
-    read_inputs,
 )
 from metasp.learner.intake import Intake, TaskData, check_patience, check_share
 from metasp.learner.outputs import answers
-from metasp.learner.session import Session, Snapshot
+from metasp.learner.session import Session
 from metasp.learner.settings import (
     Augment,
     Change,
@@ -49,7 +47,7 @@ from metasp.learner.settings import (
 from metasp.learner.views import InfluenceRow, MemoryView
 from metasp.methods import Method
 from metasp.processes import check_alike, heard, joined
-from metasp.types import LossFn, Rows, State
+from metasp.types import LossFn, Rows
 
 APART = (
     "the processes of this learner no longer hold the same numbers, so nothing is stored: load its "
@@ -71,8 +69,8 @@ class ContinualLearner:
     ``keep="features"`` the memory holds them instead of inputs. ``detector()`` makes what marks a
     new task in a stream without boundaries, such as `river.drift.ADWIN`, and the newest ``window``
     examples stand for what is new in it: see `observe`. ``memory`` examples are held, ``head`` is
-    the linear layer that grows with new classes, and ``settings`` are the method's own. What is
-    None is as the method has it.
+    the linear layer that grows with new classes, and further keywords are the method's own. What
+    is None is as the method has it.
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
     what a transform or module draws from torch, `random` or `numpy.random` while training comes
@@ -80,8 +78,7 @@ class ContinualLearner:
 
     `predict`, `outputs`, `score`, `judge` and `save` may be called from other threads while one
     learns: they see the model after a whole step, and change nothing. Under `torchrun` all
-    processes hold the same learner and share its passes: each makes the same calls, from one
-    thread.
+    processes share the learner's passes: each makes the same calls, from one thread.
     """
 
     def __init__(
@@ -126,18 +123,18 @@ class ContinualLearner:
             clip_norm=clip_norm, head=head, scheduler_step=scheduler_step, window=window, keep=keep,
             settings={**(settings or {}), **of_method},
         )  # fmt: skip
-        self.model, self._named = model, isinstance(method, str)
-        self.method, self._recipe, self.settings = choose_method(method, numbers)
+        self.model = model
+        self.method, recipe, self.settings = choose_method(method, numbers)
         code = UserCode(
             loss_fn=loss_fn, metric=metric, transform=transform, augment=augment,
             optimizer=optimizer, scheduler=scheduler, encoder=FrozenEncoder.of(encoder),
-            detector=detector,
+            detector=detector, method=None if isinstance(method, str) else recipe.kind,
         )  # fmt: skip
-        parts = self.method, self._recipe, self.settings, code
-        self._code, self._ranks, self._history = code, joined(), History()
-        self._trainer = build_trainer(model, *parts, device, self._ranks)
-        intake = Intake(self._trainer, self._history, *parts)
-        self._session = Session(self._trainer, self._history, intake, self._ranks)
+        parts = self.method, recipe, self.settings, code
+        history, ranks = History(), joined()
+        self._trainer = build_trainer(model, *parts, device, ranks)
+        intake = Intake(self._trainer, history, *parts)
+        self._session = Session(self._trainer, history, intake, ranks)
         self._stream: ref[Generator[Event, None, None]] | None = None
 
     def learn(
@@ -160,9 +157,9 @@ class ContinualLearner:
         out: its loss is taken after each epoch, the weights of the epoch where it was lowest are
         kept, and ``patience`` epochs without a lower one end a phase of the task. If this fails or
         is interrupted, the learner is as before."""
-        stream = self.stream(dataset, ids, test, trusted, validation, patience)
-        with closing(stream) as events:
-            shown = progress and (self._ranks is None or self._ranks.rank == 0)
+        ranks = self._session.ranks
+        shown = progress and (ranks is None or ranks.rank == 0)
+        with closing(self.stream(dataset, ids, test, trusted, validation, patience)) as events:
             for _ in views.with_progress_bar(events, self._trainer) if shown else events:
                 pass
         return self
@@ -261,14 +258,14 @@ class ContinualLearner:
             self._session.check_learned()
             if names and not self.class_names:
                 raise UserError("the classes were learned as numbers: leave names out.")
-            outputs = self._session.outputs(self._inputs(x), scored=True)
-            classes = answers(outputs, self.classes, self._code.loss_fn)
+            outputs = self._session.outputs(self._session.read_inputs(x), scored=True)
+            classes = answers(outputs, self.classes, self._session.intake.code.loss_fn)
             return [self.class_names[c] for c in classes.tolist()] if names else classes
 
     def outputs(self, x: Columns) -> Tensor:
         """Return the model's outputs for each input (n, …), in evaluation mode, on the CPU."""
         with self._session.turn:
-            return self._session.outputs(self._inputs(x), scored=False)
+            return self._session.outputs(self._session.read_inputs(x), scored=False)
 
     def score(self, dataset: Data) -> float:
         """Return the metric on a dataset; without one the accuracy, or a regression's mean loss."""
@@ -282,12 +279,12 @@ class ContinualLearner:
     @property
     def class_names(self) -> tuple[str, ...]:
         """The name of each class by its number, where labels are text; else none."""
-        return self._history.class_names
+        return self._session.history.class_names
 
     @property
     def tasks(self) -> int:
         """How many tasks have been learned, with the one that is open."""
-        return len(self._history.learned)
+        return len(self._session.history.learned)
 
     @property
     def batches(self) -> int:
@@ -297,21 +294,19 @@ class ContinualLearner:
     @property
     def memory(self) -> MemoryView:
         """A read-only dataset of what is stored, with a table to audit it."""
-        return MemoryView(self._trainer.learner.memory, self._memory_table)
+        return MemoryView(self._session)
 
     @property
     def removed(self) -> list[Removal]:
         """The ids, moment and reason of each removal; nothing of their content."""
-        return deepcopy(self._history.removed)
+        return deepcopy(self._session.history.removed)
 
     def influence(self) -> pa.Table:
         """Return one row for each example that was measured or is in memory: id, label, task, mean
         stability, plasticity and fused influence (null: never measured; negative: helpful), count
         of measurements, in_memory."""
         with self._session.turn:
-            memory, tasks = self._trainer.learner.memory, self._trainer.tasks
-            stats = self._session.influence()
-            return views.influence_table(memory, stats, tasks, self.class_names)
+            return views.influence_table(self._session)
 
     def suspects(self, by: str | None = None, top: int | None = None) -> pa.Table:
         """Return the examples whose labels look wrong, the most suspect first: as many as are
@@ -319,7 +314,7 @@ class ContinualLearner:
         ``loss``, ``influence``, ``both``); unless given, the first of them that is known. Each is a
         column, beside id, task, label and the class that the model gave last."""
         with self._session.turn:
-            return views.suspects_table(self._history.scores(), by, top)
+            return views.suspects_table(self._session.history.scores(), by, top)
 
     def explore(
         self, page: str | Path, words: Mapping[int, str] | None = None, limit: int = 10_000
@@ -327,20 +322,15 @@ class ContinualLearner:
         """Write the explorer's page: which examples help the model remember and which help it
         learn, and what the memory holds, with pictures or numbers. ``words`` are texts of examples,
         by id, to show instead; at most ``limit`` examples are shown."""
-        memory, tasks = self._trainer.learner.memory, self._trainer.tasks
         with self._session.turn:
-            about = self._about()
-            content = views.explorer_page(about, self._history, tasks, memory, words, limit)
-        heard(self._ranks, lambda: files.write(Path(page), content))
+            content = views.explorer_page(self._session, words, limit)
+        heard(self._session.ranks, lambda: files.write(Path(page), content))
         return Path(page)
 
     def report(self) -> str:
-        """Return what was learned, task by task, with scores where there were tests, as
-        Markdown."""
-        memory, tasks = self._trainer.learner.memory, self._trainer.tasks
-        title = f"{self.method} on {type(self.model).__name__}"
+        """Return what was learned, task by task, with scores of tests, as Markdown."""
         with self._session.turn:
-            return views.report_text(title, self._history, tasks, memory)
+            return views.report_text(self._session)
 
     def forget(
         self,
@@ -357,7 +347,6 @@ class ContinualLearner:
         if not isinstance(reason, str):
             raise UserError(f"the reason is a text that is kept, not {reason!r}.")
         with self._session.turn:
-            self._session.check_idle("forget")
             if predicate is not None:
                 rows = cast(list[InfluenceRow], self.influence().to_pylist())
                 gone = [row["id"] for row in rows if predicate(row)]
@@ -370,12 +359,13 @@ class ContinualLearner:
         """Write everything but the code to one file, in one step: after `load` learning goes on
         to the same bits. In the middle of a task of `learn` it is the learner as it was before the
         task."""
+        ranks = self._session.ranks
         with self._session.turn:
-            tensors, about = self._content()
-            if self._ranks is not None:
-                check_alike(self._ranks, tensors, APART)
+            tensors, about = self._session.content()
+            if ranks is not None:
+                check_alike(ranks, tensors, APART)
             content = files.pack(tensors, about)
-        heard(self._ranks, lambda: files.write(Path(path), content))
+        heard(ranks, lambda: files.write(Path(path), content))
 
     @classmethod
     def load(
@@ -406,67 +396,5 @@ class ContinualLearner:
         }  # fmt: skip
         files.check_code(path, about, {**code, "method": method})
         learner = cls(model, method or about["method"], device=device, **code, **about["settings"])
-        if learner.method != about["method"]:
-            raise UserError(
-                f"{path} was saved with method {about['method']}, not {learner.method}: pass the "
-                "first."
-            )
-        session = learner._session
-        session.intake.resize_head(about["head"])
-        files.check_model(path, files.section(tensors, "model"), model)
-        before = learner._code.encoder
-        if before is not None and before.weights != about["encoder"]:
-            raise UserError(
-                f"{path} was saved with an encoder of other weights: pass the encoder that it was "
-                "saved with."
-            )
-        tasks = unpack_tasks(about["classes"], files.section(tensors, "tasks"))
-        session.restore(Snapshot(tensors, about, tasks))
-        session.history.restore(tensors)
+        learner._session.load(path, tensors, about)
         return learner
-
-    def _inputs(self, x: Columns) -> trees.Tree:
-        """Read inputs without labels; every process must be given the same."""
-        memory, session = self._trainer.learner.memory, self._session
-        held = memory.inputs if self.settings.keep == "inputs" else None
-        inputs = read_inputs(x, held, session.dtype)
-        session.check_alike(trees.to_columns("inputs", inputs), "inputs")
-        return inputs
-
-    def _memory_table(self) -> pa.Table:
-        with self._session.turn:
-            memory, learned = self._trainer.learner.memory, self._history.learned
-            return views.memory_table(memory, self._session.influence(), learned, self.class_names)
-
-    def _about(self) -> dict[str, Any]:
-        """Return what the explorer says of a learner."""
-        return {
-            "method": self.method,
-            "benchmark": "your data",
-            "seed": self.settings.seed,
-            "budget": self.settings.memory,
-            "epochs": self.settings.epochs,
-            "backbone": type(self.model).__name__,
-            "selection": self.settings.selection or self._recipe.selection,
-        }
-
-    def _content(self) -> tuple[State, dict[str, Any]]:
-        """Return the content of a file: tensors by name, and plain values."""
-        tensors, about, tasks = self._session.before or self._session.snapshot()
-        tensors = {**tensors, **self._history.state()}
-        tensors |= files.prefixed("tasks", pack_tasks(tasks))
-        of_method = self._trainer.method.settings
-        values = {**self.settings.settings, **dict(of_method or {})}
-        known = {key: value for key, value in values.items() if value is not None}
-        encoder = self._code.encoder
-        about = {
-            **about,
-            "classes": [list(task.classes) for task in tasks],
-            "version": __version__,
-            "method": self.method,
-            "own_method": not self._named,
-            "code": self._code.names(),
-            "settings": {**self.settings.as_dict(), "settings": known},
-            "encoder": None if encoder is None else encoder.weights,
-        }
-        return tensors, about

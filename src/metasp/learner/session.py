@@ -1,14 +1,17 @@
 """Session of a learner: its trainer goes through one task after the other, each whole or not at
 all, while other threads may read between two steps."""
 
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from metasp import trees
+from metasp import __version__, trees
 from metasp.engine.mistakes import Diverged
 from metasp.engine.observing import close, observe
 from metasp.engine.randomness import ONE_AT_A_TIME, OwnRandomness
@@ -19,23 +22,58 @@ from metasp.example_stats import ExampleStats
 from metasp.influence.parallel import Ranks
 from metasp.learner import files
 from metasp.learner.build import check_trainable
-from metasp.learner.checks import check_alone, check_follows, check_online, check_scored
+from metasp.learner.checks import check_follows, check_online, check_scored
 from metasp.learner.history import (
     History,
     known_ids,
+    pack_tasks,
+    unpack_tasks,
     with_ids,
     without_examples,
     without_inputs,
 )
-from metasp.learner.inputs import Labelled, read_examples, renumbered
+from metasp.learner.inputs import Labelled, read_examples, read_inputs, renumbered
 from metasp.learner.intake import Intake, TaskData
 from metasp.learner.outputs import model_outputs, score_outputs, unchanged
-from metasp.learner.turns import Turns
 from metasp.methods.context import TrainingContext
 from metasp.methods.judging import Verdicts, judge
 from metasp.processes import check_alike
 from metasp.trees import Tree
 from metasp.types import Batch, Rows, State, Task
+
+
+class Turns:
+    """A lock that one thread may take again, and that no waiting thread is passed over for long: a
+    training loop that lets go of it between two steps lets the others in."""
+
+    def __init__(self) -> None:
+        self._lock, self._queue = threading.RLock(), threading.Lock()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._owner == me:
+            self._lock.acquire()
+        else:
+            with self._queue:  # who waits stands before the one that comes back for its next step
+                self._lock.acquire()
+            self._owner = me
+        self._depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+        self._lock.release()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Turns":
+        return Turns()
 
 
 class Snapshot(NamedTuple):
@@ -102,6 +140,13 @@ class Session:
         every = list(self.model.parameters())
         return next((p.dtype for p in every if p.requires_grad), every[0].dtype)
 
+    def read_inputs(self, x: Any) -> Tree:
+        """Read inputs without labels; every process must be given the same."""
+        held = self.context.memory.inputs if self.intake.settings.keep == "inputs" else None
+        inputs = read_inputs(x, held, self.dtype)
+        self.check_alike(trees.to_columns("inputs", inputs), "inputs")
+        return inputs
+
     def run(self, data: TaskData, random: State) -> Generator[Event, None, None]:
         """Learn one task from beginning to end, or not at all, with the random streams as they were
         before the data was read."""
@@ -159,8 +204,6 @@ class Session:
             data, names = intake.admit(data, ids, of_task=False)
             if not len(names):
                 return []
-            if len(names) == 1 and not len(self.context.memory):
-                check_alone(self.context, data.inputs)
             if opening or {*data.classes} - {*trainer.tasks[-1].classes}:
                 intake.fit(data)
             intake.enter(data, names)
@@ -255,12 +298,14 @@ class Session:
 
     def forget(self, gone: list[int], reason: str) -> None:
         """Go on without the examples of these ids, ascending."""
-        wanted = torch.tensor(gone, dtype=torch.long)
-        in_memory = int(torch.isin(self.context.memory.ids, wanted).sum())
-        self.trainer.forget(wanted)
-        self.history.forget(gone, reason, in_memory)
-        if gone and self.intake.code.encoder is not None:
-            self.intake.code.encoder.clear()  # it knows no ids
+        with self.turn:
+            self.check_idle("forget")
+            wanted = torch.tensor(gone, dtype=torch.long)
+            in_memory = int(torch.isin(self.context.memory.ids, wanted).sum())
+            self.trainer.forget(wanted)
+            self.history.forget(gone, reason, in_memory)
+            if gone and self.intake.code.encoder is not None:
+                self.intake.code.encoder.clear()  # it knows no ids
 
     def influence(self) -> ExampleStats:
         """Return the influences measured so far, in the open task too."""
@@ -294,6 +339,43 @@ class Session:
         self.context.current = None
         self.random.restore(files.section(tensors, "random"))
         self.history.restore_plain(about)
+
+    def content(self) -> tuple[State, dict[str, Any]]:
+        """Return the content of a file: tensors by name, and plain values. In the middle of a task
+        of `run` it is that of the learner before the task."""
+        tensors, about, tasks = self.before or self.snapshot()
+        of_method = {**self.intake.settings.settings, **dict(self.trainer.method.settings or {})}
+        given = {key: value for key, value in of_method.items() if value is not None}
+        encoder = self.intake.code.encoder
+        tensors = {**tensors, **self.history.state()}
+        return {**tensors, **files.prefixed("tasks", pack_tasks(tasks))}, {
+            **about,
+            "version": __version__,
+            "method": self.intake.method,
+            "classes": [list(task.classes) for task in tasks],
+            "code": self.intake.code.names(),
+            "settings": {**self.intake.settings.as_dict(), "settings": given},
+            "encoder": None if encoder is None else encoder.weights,
+        }
+
+    def load(self, path: Path, tensors: State, about: dict[str, Any]) -> None:
+        """Stand where the `content` of a file was taken."""
+        if self.intake.method != about["method"]:
+            raise UserError(
+                f"{path} was saved with method {about['method']}, not {self.intake.method}: pass "
+                "the first."
+            )
+        self.intake.resize_head(about["head"])
+        files.check_model(path, files.section(tensors, "model"), self.model)
+        encoder = self.intake.code.encoder
+        if encoder is not None and encoder.weights != about["encoder"]:
+            raise UserError(
+                f"{path} was saved with an encoder of other weights: pass the encoder that it was "
+                "saved with."
+            )
+        tasks = unpack_tasks(about["classes"], files.section(tensors, "tasks"))
+        self.restore(Snapshot(tensors, about, tasks))
+        self.history.restore(tensors)
 
 
 def modes_of(model: nn.Module) -> dict[nn.Module, bool]:

@@ -82,6 +82,7 @@ class UserCode:
     scheduler: MakeScheduler | None = None
     encoder: FrozenEncoder | None = None
     detector: MakeDetector | None = None
+    method: "type[Method] | None" = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -1,7 +1,7 @@
 """Views of a learner: the memory as a data set, tables of its examples, its report and its page."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NotRequired, TypedDict
 
@@ -18,7 +18,7 @@ from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
 from metasp.events import Event, StepTaken, TaskStarted
 from metasp.example_stats import INFLUENCE, ExampleStats
-from metasp.learner.history import History
+from metasp.learner.session import Session
 from metasp.memory import Memory
 from metasp.methods.judging import Verdicts
 from metasp.metrics import SCENARIOS
@@ -36,7 +36,6 @@ from metasp.reports.explorer.records import so_far
 from metasp.reports.suspects import RunScores
 from metasp.suspects import WAYS
 from metasp.trees import Tree
-from metasp.types import Task
 
 UNNAMED = -1  # the id of an example that is judged without one
 
@@ -64,8 +63,8 @@ class MemoryView(Dataset[tuple[Tree, Tensor]]):
     """Examples in memory, in the order of its slots: `view[i]` is a copy of a raw input and its
     label, `table()` tells of each what it is, since when it is there, and why."""
 
-    def __init__(self, memory: Memory, columns: Callable[[], pa.Table]) -> None:
-        self._memory, self._columns = memory, columns
+    def __init__(self, session: Session) -> None:
+        self._session, self._memory = session, session.context.memory
 
     def __len__(self) -> int:
         return len(self._memory)
@@ -94,49 +93,48 @@ class MemoryView(Dataset[tuple[Tree, Tensor]]):
         task and time since when it is stored, the influence by which it was last judged (mean fused
         value of the latest task it was measured in), and its means over all tasks with their count.
         Negative influence is helpful."""
-        return self._columns()
+        with self._session.turn:
+            return memory_table(self._session)
 
 
-def memory_table(
-    memory: Memory, stats: ExampleStats, learned: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> pa.Table:
+def memory_table(session: Session) -> pa.Table:
     """Return the table of a `MemoryView`."""
-    stored = memory.table()
+    stored, learned = session.context.memory.table(), session.history.learned
     since = [learned[int(task)].get("ended") for task in stored["task"]]
     return pa.table(
         {
             "slot": stored["slot"],
             "id": pa.array(stored["id"], pa.int64()),
             "label": stored["label"],
-            **name_column(stored["label"], names),
+            **name_column(stored["label"], session.history.class_names),
             "task": pa.array(stored["task"], pa.int64()),
             "since": pa.array(since, pa.string()),
             "influence": floats(np.asarray(stored["influence"], np.float64)),
-            **influence_columns(stats, stored["id"]),
+            **influence_columns(session.influence(), stored["id"]),
         }
     )
 
 
-def influence_table(
-    memory: Memory, stats: ExampleStats, tasks: Iterable[Task], names: Sequence[str]
-) -> pa.Table:
+def influence_table(session: Session) -> pa.Table:
     """Return one row for each example that was measured or is in memory, by id."""
+    memory, stats = session.context.memory, session.influence()
     stored = memory.table()
     in_memory = {*memory.ids[memory.occupied].tolist()}
     ids = sorted({*stats.ids.tolist(), *in_memory})
     since = dict(zip(map(int, stored["id"]), map(int, stored["task"])))
     labels: dict[int, Any] = {}
-    for task in tasks:
+    for task in session.trainer.tasks:
         of_task = task.train.ids.tolist()
         since.update(dict.fromkeys(of_task, task.index))
         if task.classes:  # of other labels the memory alone is kept
             labels.update(zip(of_task, task.train.labels.tolist()))
     labels.update(zip(map(int, stored["id"]), stored["label"]))
+    column = [labels.get(i) for i in ids]
     return pa.table(
         {
             "id": pa.array(ids, pa.int64()),
-            "label": pa.array([labels.get(i) for i in ids]),
-            **name_column([labels.get(i) for i in ids], names),
+            "label": pa.array(column),
+            **name_column(column, session.history.class_names),
             "task": pa.array([since[i] for i in ids], pa.int64()),
             **influence_columns(stats, ids),
             "in_memory": pa.array([i in in_memory for i in ids], pa.bool_()),
@@ -207,15 +205,9 @@ def floats(values: Any) -> pa.DoubleArray:
     return pa.array(np.asarray(values, np.float64).reshape(-1), pa.float64(), from_pandas=True)
 
 
-def explorer_page(
-    about: Mapping[str, Any],
-    history: History,
-    tasks: Sequence[Task],
-    memory: Memory,
-    texts: Mapping[int, str] | None,
-    limit: int,
-) -> bytes:
-    """Return the explorer's page of a learner."""
+def explorer_page(session: Session, texts: Mapping[int, str] | None, limit: int) -> bytes:
+    """Return the explorer's page of a learner, with given texts or what the memory holds."""
+    history, settings = session.history, session.intake.settings
     if not is_count(limit):
         raise UserError(f"limit is {limit!r}: give a whole number of examples to show.")
     if not history.learned:
@@ -223,22 +215,29 @@ def explorer_page(
     scored = history.scores()
     if scored.scores.targets is not None and np.isnan(scored.scores.targets).any():
         raise UserError("the explorer shows labels that are classes or single numbers, not others.")
-    last = max((label for task in tasks for label in task.classes), default=-1)
-    names = history.class_names or tuple(map(str, range(last + 1)))
+    names = history.class_names or tuple(map(str, range(max(session.classes, default=-1) + 1)))
     kept = Kept(
         name="of a learner",
-        about=about,
+        about={
+            "method": session.intake.method,
+            "benchmark": "your data",
+            "seed": settings.seed,
+            "budget": settings.memory,
+            "epochs": settings.epochs,
+            "backbone": type(session.model).__name__,
+            "selection": settings.selection or session.intake.recipe.selection,
+        },
         influence=history.records.influence(),
         memory=history.records.of("memory"),
         tasks=[
             {"classes": list(task.classes), "examples": entry["examples"]}
-            for task, entry in zip(tasks, history.learned)
+            for task, entry in zip(session.trainer.tasks, history.learned)
         ],
-        scenarios=scenarios_of(history.learned, range(last + 1)),
+        scenarios=scenarios_of(history.learned, session.classes),
         scores=scored,
         class_names=names,
     )
-    material = material_of(memory, texts)
+    material = material_of(session.context.memory, texts)
     return page_of([recorded(kept)], material, names, limit, [Place("", "")]).content
 
 
@@ -264,14 +263,14 @@ def material_of(memory: Memory, texts: Mapping[int, str] | None) -> Material:
     return Examples(memory.ids.numpy()[slots], slots, rows)
 
 
-def report_text(title: str, history: History, tasks: Sequence[Task], memory: Memory) -> str:
+def report_text(session: Session) -> str:
     """Return what was learned, task by task, as Markdown."""
+    history, memory, tasks = session.history, session.context.memory, session.trainer.tasks
     learned, names, scored = history.learned, history.class_names, history.scores()
-    classes = {label for task in tasks for label in task.classes}
     lines = [
-        f"# {title}",
+        f"# {session.intake.method} on {type(session.model).__name__}",
         "",
-        f"{len(learned)} tasks, {len(classes)} classes; the memory holds {len(memory)} of "
+        f"{len(learned)} tasks, {len(session.classes)} classes; the memory holds {len(memory)} of "
         f"{memory.capacity} examples.",
     ]
     if learned:
