@@ -26,7 +26,7 @@ Made = TypeVar("Made")
 WORKERS = "METASP_DECODE_WORKERS"  # in the environment, as it changes no result
 MOST_WORKERS = 8
 AHEAD = 2  # batches that are made while one is used
-DECODED_BYTES, ENCODED_BYTES = 128 << 20, 16 << 20  # of pictures that are kept for another use
+DECODED_BYTES = 128 << 20  # of pictures that stay decoded for another use
 M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 4 << 20  # the name of glibc's option, and bytes
 PORTION = 512  # pictures that are looked at together
 
@@ -72,23 +72,6 @@ class LazyArray:
         return self.rows[torch.from_numpy(rows)].numpy()
 
 
-class WithHoles(LazyRows):
-    """A tensor some of whose rows are missing, as their pictures were corrupt."""
-
-    def __init__(self, values: Tensor, holes: Mapping[int, str]) -> None:
-        super().__init__(len(values), values.shape[1:])
-        self.values, self.holes = values, dict(holes)
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        missing = self.unreadable(rows)
-        if missing:
-            raise CorruptPicture(next(iter(missing.values())))
-        return self.values[rows]
-
-    def unreadable(self, rows: Tensor) -> dict[int, str]:
-        return {row: self.holes[row] for row in rows.tolist() if row in self.holes}
-
-
 class EncodedRows(LazyRows):
     """Pictures in the files they came in. Threads read and decode those that are taken; the last
     ones are kept, up to a number of bytes. The result does not depend on the number of threads."""
@@ -96,7 +79,6 @@ class EncodedRows(LazyRows):
     def __init__(self, size: int, shape: Sequence[int]) -> None:
         super().__init__(size, shape)
         self._decoded = RecentPictures(self.shape)
-        self._encoded = RecentContents()
         return_large_blocks()
 
     @abstractmethod
@@ -119,7 +101,7 @@ class EncodedRows(LazyRows):
         def fill(places: Sequence[int]) -> None:
             missing = [p for p in places if not self._decoded.copy(wanted[p], out[p])]
             rows = [wanted[place] for place in missing]
-            for place, row, content in zip(missing, rows, self.contents(rows)):
+            for place, row, content in zip(missing, rows, self.read(rows)):
                 out[place] = picture = self.decode(content, row)
                 self._decoded.put(row, picture)
 
@@ -131,7 +113,7 @@ class EncodedRows(LazyRows):
         found: dict[int, str] = {}
 
         def look(some: Sequence[int]) -> None:
-            for row, content in zip(some, self.contents(some)):
+            for row, content in zip(some, self.read(some)):
                 try:
                     self._decoded.put(row, self.decode(content, row))
                 except CorruptPicture as error:
@@ -141,20 +123,11 @@ class EncodedRows(LazyRows):
             in_threads(look, portion.tolist())
         return dict(sorted(found.items()))
 
-    def contents(self, rows: Sequence[int]) -> list[bytes]:
-        """The encoded pictures of some rows, read where they are not at hand."""
-        found = self._encoded.known(rows)
-        missing = [row for row in dict.fromkeys(rows) if row not in found]
-        read = dict(zip(missing, self.read(missing)))
-        self._encoded.put(read)
-        found |= read
-        return [found[row] for row in rows]
-
     def compact(self, rows: Sequence[int], pictures: Tensor) -> list[bytes]:
         """The smaller of what the file holds of each row and of its decoded picture (k, c, h, w)
         encoded again, which may be smaller where pictures were resized."""
         found = []
-        for content, picture in zip(self.contents(rows), pictures.cpu().numpy()):
+        for content, picture in zip(self.read(rows), pictures.cpu().numpy()):
             again = self.encode(picture) if len(content) > picture.nbytes // 2 else content
             found.append(min(content, again, key=len))
         return found
@@ -251,26 +224,6 @@ class RecentPictures:
         with self._lock:
             if row in self._places:
                 self._free.append(self._places.pop(row))
-
-
-class RecentContents:
-    """Encoded pictures that were read last: what a step has seen may be stored after it."""
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[int, bytes] = OrderedDict()
-        self._bytes, self._lock = 0, threading.Lock()
-
-    def known(self, rows: Sequence[int]) -> dict[int, bytes]:
-        with self._lock:
-            return {row: self._held[row] for row in rows if row in self._held}
-
-    def put(self, contents: Mapping[int, bytes]) -> None:
-        with self._lock:
-            for row, content in contents.items():
-                self._bytes += len(content) - len(self._held.pop(row, b""))
-                self._held[row] = content
-            while self._bytes > ENCODED_BYTES:
-                self._bytes -= len(self._held.popitem(last=False)[1])
 
 
 def ahead(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:

@@ -101,7 +101,9 @@ class Experiment:
     def _resume(self, trainer: Trainer) -> None:
         found, warnings = self.directory.latest()
         self.warnings += warnings
-        if found is not None:
+        if found is None:
+            trainer.learner.notes += self.benchmark.source.notes
+        else:
             numbers = {k: v for k, v in found.numbers.items() if k not in BESIDE}
             self._compare_ranks(trainer, found.numbers.get("ranks", 1))
             tensors = {k: torch.from_numpy(v) for k, v in found.arrays.items()}

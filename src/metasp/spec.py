@@ -118,6 +118,15 @@ class RunSpec(TrainingSpec):
         "Column that holds the true label; used only for scoring and for test data.",
         role="data",
     )
+    text_column: str | None = setting(
+        None, "Column of texts to learn from, instead of numbers or pictures.", role="data"
+    )
+    id_column: str | None = setting(
+        None, "Column of the ids of the examples, instead of row numbers.", role="data"
+    )
+    test: str | None = setting(
+        None, "File of test data, for csv:FILE, json:FILE and parquet:FILE.", role="data"
+    )
     decode: Literal["auto", "eager", "lazy"] = setting(
         "auto",
         "Decode pictures all before training (eager) or as they are needed (lazy); auto: by their "
@@ -194,8 +203,12 @@ class RunSpec(TrainingSpec):
         min=0,
         role="training",
     )
-    backbone: str = setting(
-        "convnet", "The network; see `metasp list backbones`.", role="model", protocol=True
+    backbone: str | None = setting(
+        None,
+        "The network; see `metasp list backbones`. By default convnet for pictures and mlp for "
+        "rows of numbers or texts.",
+        role="model",
+        protocol=True,
     )
     width: int | None = setting(
         None,

@@ -1,4 +1,4 @@
-"""The decoded copy: written whole, keyed by content, checked, rebuilt, and mapped, not copied."""
+"""What is kept of data between runs: keyed by content, written whole, mapped and never changed."""
 
 import os
 import subprocess
@@ -10,62 +10,50 @@ import pytest
 import torch
 
 from metasp.benchmarks import load_benchmark
-from metasp.benchmarks.cache import whole
-from metasp.benchmarks.own import folder_source
-from metasp.benchmarks.request import Request
+from metasp.benchmarks.cache import cached_array, cached_note, written
+from metasp.benchmarks.source import Source
 from metasp.errors import UserError
 from metasp.spec import RunSpec
 from tests.benchmarks.factories import noise_picture, png, table_set, write_parquet
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("METASP_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
-def source(folder: Path, **request: object):  # type: ignore[no-untyped-def]
-    return folder_source(str(folder), Request(**request), None)  # type: ignore[arg-type]
+def source(folder: Path) -> Source:
+    return load_benchmark(RunSpec(benchmark=f"folder:{folder}")).source
 
 
-def arrays_in(place: Path) -> list[Path]:
-    return sorted((place / "cache").glob("*.npy"))
+def arrays_in(at: Path) -> list[Path]:
+    """The decoded pictures, without their checksums."""
+    return [path for path in (at / "cache").glob("*.npy") if np.load(path, "r").ndim == 4]
 
 
-def test_the_decoded_pixels_are_the_pictures(place: Path) -> None:
-    found = source(table_set(place / "set"))
+def test_the_decoded_pixels_are_the_pictures(at: Path) -> None:
+    pictures = source(table_set(at / "set"))
     for row in (0, 7, 23):
         expected = noise_picture(row).transpose(2, 0, 1)
-        assert np.array_equal(found.train.take(torch.tensor([row])).inputs[0].numpy(), expected)
-    first_test = found.test.take(torch.tensor([0])).inputs[0].numpy()
+        assert np.array_equal(pictures.train.take(torch.tensor([row])).inputs[0].numpy(), expected)
+    first_test = pictures.test.take(torch.tensor([0])).inputs[0].numpy()
     assert np.array_equal(first_test, noise_picture(10_000).transpose(2, 0, 1))
-    (array,) = arrays_in(place)
+    (array,) = arrays_in(at)
     assert np.load(array).shape == (32, 3, 8, 8)  # a plain .npy that any tool can read
 
 
-def test_the_second_start_reads_the_copy_alone(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = table_set(place / "set")
+def test_the_key_is_the_content_not_the_place(at: Path) -> None:
+    folder = table_set(at / "set")
     first = source(folder)
-    monkeypatch.setitem(sys.modules, "datasets", None)  # importing it would now fail
-    second = source(folder)
-    assert second.digest == first.digest
-    assert torch.equal(second.inputs, first.inputs)
-    assert torch.equal(second.labels, first.labels)
+    folder.rename(at / "moved")
+    os.utime(at / "moved" / "data" / "test-00000-of-00001.parquet", (1, 1))
+    assert source(at / "moved").digest == first.digest
+    assert len(arrays_in(at)) == 1
 
 
-def test_the_key_is_the_content_not_the_place(place: Path) -> None:
-    folder = table_set(place / "set")
-    first = source(folder)
-    folder.rename(place / "moved")
-    os.utime(place / "moved" / "data" / "test-00000-of-00001.parquet", (1, 1))
-    assert source(place / "moved").digest == first.digest
-    assert len(arrays_in(place)) == 1
-
-
-def test_changed_content_is_read_anew(place: Path) -> None:
-    folder = table_set(place / "set")
+def test_changed_content_is_read_anew(at: Path) -> None:
+    folder = table_set(at / "set")
     first = source(folder)
     file = folder / "data" / "train-00000-of-00001.parquet"
     pictures = [png(noise_picture(500 + row)) for row in range(24)]
@@ -75,84 +63,67 @@ def test_changed_content_is_read_anew(place: Path) -> None:
     assert np.array_equal(second.inputs[0].numpy(), noise_picture(500).transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "header", "no header", "empty", "deep"])
-def test_a_damaged_copy_is_rebuilt(place: Path, damage: str) -> None:
-    folder = table_set(place / "set")
-    first = source(folder)
-    pixels, digest = first.inputs.clone(), first.digest
-    (array,) = arrays_in(place)
-    header = array.with_suffix(".json")
-    content = array.read_bytes()
-    if damage == "cut":
-        array.write_bytes(content[:-1])
-    elif damage == "flip":
-        changed = bytearray(content)
-        changed[-5] ^= 1
-        array.write_bytes(changed)
-    elif damage == "header":
-        header.write_text(header.read_text().replace("kind 0", "kind 9"))
-    elif damage == "no header":
-        header.unlink()
-    elif damage == "deep":
-        header.write_bytes(b"[" * 10**5)
+@pytest.mark.parametrize("damage", ["cut", "header", "empty", "other shape"])
+def test_a_damaged_array_is_made_again(at: Path, damage: str) -> None:
+    def fill(out: np.ndarray) -> None:
+        out[:] = np.arange(12).reshape(3, 4)
+
+    cached_array("key", (3, 4), np.int64, fill)
+    (path,) = (at / "cache").glob("*.npy")
+    content = path.read_bytes()
+    if damage == "other shape":
+        np.save(path, np.zeros((3, 5)))
     else:
-        header.write_bytes(b"")
-    again = source(folder)
-    assert torch.equal(again.inputs, pixels)
-    assert again.digest == digest
-    assert array.read_bytes() == content
+        path.write_bytes({"cut": content[:-1], "header": content[8:], "empty": b""}[damage])
+    again = cached_array("key", (3, 4), np.int64, fill)
+    assert again.tolist() == np.arange(12).reshape(3, 4).tolist()
+    assert path.read_bytes() == content
 
 
-def test_writing_to_the_tensor_never_changes_the_file(place: Path) -> None:
-    folder = table_set(place / "set")
-    found = source(folder)
-    before = arrays_in(place)[0].read_bytes()
-    found.inputs[:] = 0
-    assert arrays_in(place)[0].read_bytes() == before
+def test_a_damaged_note_is_made_again(at: Path) -> None:
+    assert cached_note(["key"], lambda: [1, 2.5]) == [1, 2.5]
+    assert cached_note(["key"], lambda: None) == [1, 2.5]
+    (path,) = (at / "cache").glob("*.json")
+    for content in ("", "[1, 2", "[" * 10**5):
+        path.write_text(content)
+        assert cached_note(["key"], lambda: [3]) == [3]
+
+
+def test_writing_to_the_tensor_never_changes_the_file(at: Path) -> None:
+    folder = table_set(at / "set")
+    pictures = source(folder)
+    before = arrays_in(at)[0].read_bytes()
+    pictures.inputs[:] = 0
+    assert arrays_in(at)[0].read_bytes() == before
     assert source(folder).inputs.any()
 
 
-def test_a_batch_is_read_from_the_map(place: Path) -> None:
-    """Train and test examples are rows of one mapped array, whatever the split."""
-    found = load_benchmark(RunSpec(benchmark=f"folder:{table_set(place / 'set')}", tasks=2))
-    pointers = {part.source.data_ptr() for task in found.tasks for part in (task.train, task.test)}
-    assert pointers == {found.source.inputs.data_ptr()}
-    maps = Path("/proc/self/maps")
-    if maps.exists():
-        assert str(arrays_in(place)[0]) in maps.read_text()
+def test_no_room_is_one_sentence(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (at / "file").write_text("")
+    monkeypatch.setenv("METASP_CACHE", str(at / "file" / "inside"))
+    with pytest.raises(UserError, match=r"METASP_CACHE|cannot be read"):
+        source(table_set(at / "set"))
 
 
-def test_no_place_for_the_copy_is_one_sentence(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (place / "file").write_text("")
-    monkeypatch.setenv("METASP_CACHE", str(place / "file" / "inside"))
-    with pytest.raises(UserError, match="METASP_CACHE"):
-        source(table_set(place / "set"))
+def test_a_failure_half_way_leaves_nothing(at: Path) -> None:
+    def fill(out: np.ndarray) -> None:
+        out[0] = 1
+        raise UserError("stop")
+
+    with pytest.raises(UserError, match="stop"):
+        cached_array("key", (3, 4), np.int64, fill)
+    assert [*(at / "cache").iterdir()] == []
 
 
-@pytest.mark.slow
-def test_a_killed_reader_leaves_nothing_that_counts(place: Path) -> None:
-    """SIGKILL half-way through decoding: the next start reads anew."""
-    folder = table_set(place / "set")
-    code = """
-import os, signal, sys
-from pathlib import Path
-from metasp.benchmarks import own
-from metasp.benchmarks.request import Request
-append = own.Pictures.append
-def stop(self, picture):
-    append(self, picture)
-    self.file.flush()
-    if self.count == 10:
-        os.kill(os.getpid(), signal.SIGKILL)
-own.Pictures.append = stop
-own.folder_source(sys.argv[1], Request(), None)
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], timeout=120)
-    assert done.returncode == -9
-    assert arrays_in(place) == []
-    assert len(source(folder).labels) == 24
+def test_two_writers_do_not_mix_their_files(tmp_path: Path) -> None:
+    """As containers have that share a cache: each writes its own file, and the last one stays."""
+    with written(tmp_path / "data") as one:
+        one.write(b"one")
+        with written(tmp_path / "data") as other:
+            other.write(b"other")
+        assert (tmp_path / "data").read_bytes() == b"other"
+    assert (tmp_path / "data").read_bytes() == b"one"
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 @pytest.mark.slow
@@ -196,15 +167,3 @@ print(peak() - start)
     print(f"grown by {grown[0]:.2f} GB when decoding, {grown[1]:.2f} GB from the copy")
     assert min(grown) > 0.1, "the train rows alone are 0.14 GB: this measures nothing"
     assert max(grown) < 1.0
-
-
-def test_two_machines_with_the_same_process_number_do_not_mix_their_files(tmp_path, monkeypatch):
-    """As containers have that share a cache: each writes its own file, and the last one stays."""
-    monkeypatch.setattr("os.getpid", lambda: 1)
-    with whole(tmp_path / "data") as one:
-        one.write(b"one")
-        with whole(tmp_path / "data") as other:
-            other.write(b"other")
-        assert (tmp_path / "data").read_bytes() == b"other"
-    assert (tmp_path / "data").read_bytes() == b"one"
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 
 from metasp import encoded
-from metasp.benchmarks import in_place
-from metasp.benchmarks.own import folder_source
+from metasp.benchmarks import pictures
+from metasp.benchmarks.loading import folder as folder_source
 from metasp.benchmarks.request import Request
 from metasp.encoded import EncodedRows, EncodedSlots, ahead
 from metasp.errors import UserError
@@ -189,8 +189,10 @@ def test_what_a_table_says_beside_its_pictures(tmp_path: Path) -> None:
 
 def test_nothing_raw_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METASP_CACHE", str(tmp_path / "cache"))
-    finish(experiment(folder_set(tmp_path / "set"), tmp_path / "runs", decode="lazy"))
-    assert not [*tmp_path.rglob("*.npy")]
+    data = folder_set(tmp_path / "set")
+    finish(experiment(data, tmp_path / "runs", decode="lazy"))
+    pictures = len([*data.rglob("*.png")])
+    assert all(np.load(path).shape == (pictures,) for path in tmp_path.rglob("*.npy"))
 
 
 def test_the_size_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +200,13 @@ def test_the_size_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("METASP_CACHE", str(tmp_path / "cache"))
     data = folder_set(tmp_path / "set")
     size = (len(CLASSES) * (EACH + 3)) * 3 * 12 * 12
-    monkeypatch.setattr(in_place, "LARGE", size - 1)
+    monkeypatch.setattr(pictures, "LARGE", size - 1)
     large = experiment(data, tmp_path / "runs")
     assert large.spec.decode == "lazy"
-    monkeypatch.setattr(in_place, "LARGE", size)
+    monkeypatch.setattr(pictures, "LARGE", size)
     small = experiment(data, tmp_path / "runs")
     assert small.spec.decode == "auto"
-    monkeypatch.setattr(in_place, "LARGE", 1)
+    monkeypatch.setattr(pictures, "LARGE", 1)
     for first in (large, small):
         assert prepare(first.spec, tmp_path / "runs").spec == first.spec
 
@@ -291,11 +293,11 @@ class TestCorrupt:
     def data(self, tmp_path: Path) -> Path:
         return folder_set(tmp_path / "set")
 
-    def test_in_the_middle_of_an_epoch_it_is_named(self, data: Path, tmp_path: Path) -> None:
+    def test_changed_in_the_middle_of_a_run_it_is_named(self, data: Path, tmp_path: Path) -> None:
         run = experiment(data, tmp_path / "runs", decode="lazy", class_order="0,1,2,3")
         path = data / "train" / "dog" / "05.img.png"  # of the second task
         path.write_bytes(path.read_bytes()[:60])
-        with pytest.raises(UserError, match=r"05\.img\.png cannot be decoded .*--skip-corrupt"):
+        with pytest.raises(UserError, match=r"05\.img\.png has changed since this run began"):
             finish(run)
         assert {e["task"] for e in run.directory.events()} == {0, 1}
 

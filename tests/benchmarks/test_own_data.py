@@ -193,10 +193,12 @@ def test_a_table_of_numbers_runs_with_the_mlp(
 ) -> None:
     place = npz(tmp_path, inputs=ROWS, labels=SIX)
     runs = str(tmp_path / "runs")
-    assert run("--benchmark", place, "--runs", runs) == 2
+    assert run("--benchmark", place, "--runs", runs, "--backbone", "convnet") == 2
     assert "use mlp" in capsys.readouterr().err
     assert not Path(runs).exists()
-    assert run("--benchmark", place, "--runs", runs, "--backbone", "mlp", "--tasks", "2") == 0
+    assert run("--benchmark", place, "--runs", runs, "--tasks", "2") == 0
+    (spec,) = Path(runs).glob("*/spec.toml")
+    assert 'backbone = "mlp"' in spec.read_text()
     assert len(list(Path(runs).glob("arrays-*/result.json"))) == 1
 
 

@@ -1,5 +1,6 @@
 """Parquet tables of numbers, and Datasets of several inputs, as streams of tasks."""
 
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_a_table_of_the_library_with_test_data_and_a_column_to_split_by(tmp_path
     spec = RunSpec(benchmark=name, split_by="column:half")
     found = load_benchmark(spec)
     assert found.source.class_names == tuple(names)
-    assert torch.equal(found.source.inputs, torch.tensor(DIGITS.data[:200]).float())  # one column
+    assert torch.equal(found.source.inputs, torch.tensor(DIGITS.data[:300]).float())  # one column
     assert torch.equal(found.source.test_labels, torch.tensor(DIGITS.target[200:300]))
     assert found.tasks[0].train.ids.tolist() == list(range(0, 200, 2))
 
@@ -148,7 +149,7 @@ BAD = {
     "empty": ({"upper": [1.0, None] * 4}, "column 'upper' has empty cells"),
     "empty list": ({"upper": [[1.0], None] * 4}, "holds lists of different lengths|empty cells"),
     "no label": ({"label": None, "kind": ["a", "b"] * 4}, "not clear which of the columns"),
-    "words": ({"upper": ["a", "b"] * 4}, "no columns with pictures"),
+    "dates": ({"upper": [date(2026, 1, 1)] * 8}, "no columns of pictures, numbers or texts"),
     "no such label": ({}, "unknown column 'lable': did you mean 'label'"),
 }
 

@@ -3,13 +3,27 @@
 import pytest
 import torch
 
-from metasp.encoded import WithHoles
+from metasp.encoded import LazyRows
 from metasp.engine.skipping import Skipping
 from metasp.errors import UserError
 from metasp.types import Examples, Task
 
 WHY = "the picture in row {} is corrupt"
 HOLES = {row: WHY.format(row) + ": repair it, or skip it." for row in (1, 2, 4, 6)}
+
+
+class WithHoles(LazyRows):
+    """Rows of a tensor some of which are corrupt."""
+
+    def __init__(self, values, holes):
+        super().__init__(len(values), values.shape[1:])
+        self.values, self.holes = values, holes
+
+    def __getitem__(self, rows):
+        return self.values[rows]
+
+    def unreadable(self, rows):
+        return {row: self.holes[row] for row in rows.tolist() if row in self.holes}
 
 
 def rows_of(source, *rows):

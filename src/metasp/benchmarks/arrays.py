@@ -4,7 +4,7 @@ import hashlib
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp import trees
-from metasp.benchmarks.numbering import check_names, number_domains, number_labels
-from metasp.benchmarks.places import own_place
-from metasp.benchmarks.request import Request
-from metasp.benchmarks.source import Source, check_classes, constants, default_tasks, held_out
+from metasp.benchmarks.request import Request, sought_file
+from metasp.benchmarks.source import Columns, Source, source_of, with_constants
 from metasp.errors import UserError, unknown
 from metasp.trees import Tree
 
@@ -33,69 +31,59 @@ NAMES = {
 
 
 def npz_source(file: str, request: Request, data: Path | None) -> Source:
-    """Arrays `inputs` and `labels` of an .npz file, with `test_inputs` and `test_labels`,
-    `class_names`, and further columns (and `test_…` columns) if there are any."""
-    path = own_place(file, data, Path.is_file)
-    if not path.is_file():
-        raise UserError(f"{file} is not a file: give arrays:FILE.npz.")
+    """Return the arrays `inputs` and `labels` of an .npz file, with `test_inputs` and
+    `test_labels`, `class_names`, `text` and further columns (and `test_…` ones), as a source."""
+    path = sought_file(file, data, "arrays:FILE.npz")
     request.refuse("arrays", "image_size", "colour", "label_column", "true_label_column")
     arrays = read_npz(path)
-    parts: dict[str, Any] = {key: first_of(arrays, names) for key, names in NAMES.items()}
-    for key in ("inputs", "test_inputs"):
-        parts[key] = several(arrays, key, parts[key])
-    true = None
-    usual = parts["test_labels"]
+    usual = {key: first_of(arrays, names) for key, names in NAMES.items()}
+    inputs = several(arrays, "inputs", usual["inputs"])
+    test_inputs = several(arrays, "test_inputs", usual["test_inputs"])
+    labels, test_labels, true = usual["labels"], usual["test_labels"], None
     if request.label_column is not None:
-        parts["labels"], parts["test_labels"] = labels_in(arrays, request.label_column, usual)
+        labels, test_labels = column_in(arrays, request.label_column, usual["test_labels"])
     if request.true_label_column is not None:
-        true, parts["test_labels"] = labels_in(arrays, request.true_label_column, usual)
-        if true is parts["labels"]:
+        true, test_labels = column_in(arrays, request.true_label_column, usual["test_labels"])
+        if true is labels:
             raise UserError(
                 f"array {request.true_label_column!r} is both the labels and the true labels: "
                 "name the other one with --label-column."
             )
-    if parts["inputs"] is None or parts["labels"] is None:
+    if inputs is None or labels is None:
         raise UserError(
             f"{path} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: it needs `inputs` "
             "and `labels` (and `test_inputs` and `test_labels`, if there is test data)."
         )
-    if (parts["test_inputs"] is None) != (parts["test_labels"] is None):
+    if (test_inputs is None) != (test_labels is None):
         raise UserError(f"{path} has only one of test_inputs and test_labels: give both.")
-    column = request.domain_column
     domains = None
-    if column is not None:
-        if column not in arrays:
-            used = [name for names in NAMES.values() for name in names]
-            raise unknown("column", column, [n for n in arrays if n not in used])
-        domains = [arrays[column], arrays.get(f"test_{column}")]
+    if request.domain_column is not None:
+        used = {name for names in NAMES.values() for name in names}
+        others = {name: array for name, array in arrays.items() if name not in used}
+        domains = column_in(others, request.domain_column, None)
     names = arrays.get("class_names")
     if names is not None and names.ndim != 1:
         raise UserError(f"class_names of {path} is not a list: store one name for each class.")
-    return array_source(
+    source = array_source(
         path.stem,
-        (parts["inputs"], parts["labels"]),
-        None if parts["test_inputs"] is None else (parts["test_inputs"], parts["test_labels"]),
+        [inputs] if test_inputs is None else [inputs, test_inputs],
+        (labels, test_labels),
         request,
         None if names is None else [str(name) for name in names.tolist()],
         domains,
         true,
     )
+    texts = arrays.get("text")
+    if texts is not None and texts.dtype.kind == "U" and texts.ndim == 1:
+        source = replace(source, texts=texts.tolist())
+    return replace(source, origin=lambda identity: (file, identity))
 
 
-def npz_texts(file: str, data: Path | None, size: int) -> list[str] | None:
-    """What the rows of an .npz file are in words, for people to read: its array `text`, where it
-    has one text for each of the `size` inputs."""
-    texts = read_npz(own_place(file, data, Path.is_file)).get("text")
-    if texts is None or texts.dtype.kind != "U" or texts.shape != (size,):
-        return None
-    return [str(text) for text in texts.tolist()]
-
-
-def labels_in(
+def column_in(
     arrays: Mapping[str, Array], name: str, usual: Array | None
 ) -> tuple[Array, Array | None]:
-    """Train labels by their name; the test labels are called so with test_ before it, or as
-    usual."""
+    """Return the train values of a column and those of the test data, whose name begins with test_;
+    the `usual` ones if there is no such array."""
     if name not in arrays:
         raise unknown("column", name, arrays)
     return arrays[name], arrays.get(f"test_{name}", usual)
@@ -172,95 +160,58 @@ def first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | Non
 
 def array_source(
     name: str,
-    train: tuple[Any, Any],
-    test: tuple[Any, Any] | None,
+    sides: Sequence[Any],
+    labels: Sequence[Any],
     request: Request,
-    class_names: list[str] | None = None,
-    domains: list[Array | None] | None = None,
-    true_labels: Array | None = None,
+    class_names: Sequence[str] | None = None,
+    domains: Sequence[Any] | None = None,
+    true_labels: Any | None = None,
 ) -> Source:
-    """A source from arrays in memory; without test data a fixed part of each class is held out.
-    Where there are `true_labels` of the train data, those of the test data are true as well."""
-    sides = [train] if test is None else [train, test]
-    inputs = [as_inputs(x, request) for x, _ in sides]
-    sizes = [trees.size(x) for x in inputs]
-    values = [as_list(y, size, "labels") for (_, y), size in zip(sides, sizes)]
-    if len({trees.kind(x) for x in inputs}) > 1:
-        raise UserError("train and test inputs differ in shape or kind: make them alike.")
-    if class_names is not None:
-        check_names(class_names)
-    true = [] if true_labels is None else as_list(true_labels, sizes[0], "true labels")
-    given = [y for side in values for y in side]
-    labels, names = number_labels([*given, *true], class_names)
-    digest = hashlib.sha256(repr((labels, names, sizes)).encode())
-    for x in inputs:
-        for place, leaf in sorted(trees.named_leaves(x).items()):
-            digest.update(place.encode() + leaf.numpy().tobytes())  # one array has no place
-    for column in domains or ():
-        digest.update(repr(None if column is None else column.tolist()).encode())
-    every = torch.tensor(labels[: len(given)])
-    ids = torch.arange(len(every))
-    size = sizes[0]
-    source = Source(
-        name=name,
-        inputs=inputs[0],
-        labels=every[:size],
-        test_inputs=inputs[-1],
-        test_labels=every[size:],
-        class_names=tuple(names),
-        mean=(),
-        std=(),
-        digest=digest.hexdigest()[:16],
-        tasks=default_tasks(len(names)),
-        ids=ids[:size],
-        true_labels=torch.tensor(labels[len(given) :]) if true else None,
-    )
-    if domains is not None:
-        source = with_domains(source, domains, sizes)
-    if test is None:
-        source = hold_out(source)
-    mean, std = constants(check_classes(source).train)
-    return replace(source, mean=mean, std=std)
-
-
-def hold_out(source: Source) -> Source:
-    """The same source with a fixed part of each class as its test data."""
-    out = held_out(source.labels, source.class_names)
-    kept, given = torch.nonzero(~out).flatten(), torch.nonzero(out).flatten()
-    domains, true = source.domains, source.true_labels
-    return replace(
-        source,
-        labels=source.labels[kept],
-        true_labels=None if true is None else true[kept],
-        test_labels=(source.labels if true is None else true)[given],
-        ids=kept,
-        rows=kept,
-        test_rows=given,
-        domains=None if domains is None else domains[kept],
-        test_domains=None if domains is None else domains[given],
-        pooled=True,
-    )
-
-
-def with_domains(source: Source, columns: list[Array | None], sizes: list[int]) -> Source:
-    if len(sizes) > 1 and columns[1] is None:
+    """Return the source of arrays in memory: inputs, labels and domains of the train data and, if
+    there are two `sides`, of the test data. Where there are `true_labels` of the train data, those
+    of the test data are true as well."""
+    if domains is not None and len(sides) > 1 and domains[1] is None:
         raise UserError(
             "the test data lacks the column to split by: add it with test_ before its name (in "
             "`metasp.split` it is test_domains)."
         )
-    lists = [as_list(column, size, "domains") for column, size in zip(columns, sizes)]
-    codes, names = number_domains([value for part in lists for value in part])
-    every = torch.tensor(codes)
-    return replace(
-        source,
-        domains=every[: sizes[0]],
-        test_domains=every[sizes[0] :],
-        domain_names=tuple(names),
+    inputs = [as_inputs(side, request) for side in sides]
+    sizes = [trees.size(side) for side in inputs]
+    values = joined_lists(labels, sizes, "labels")
+    true = None
+    if true_labels is not None:
+        true = [*as_list(true_labels, sizes[0], "true labels"), *values[sizes[0] :]]
+    columns = Columns(
+        values,
+        dict(zip(("train", "test"), sizes)),
+        class_names,
+        true,
+        None if domains is None else joined_lists(domains, sizes, "domains"),
     )
+    return joined_source(name, inputs, columns)
+
+
+def joined_source(name: str, inputs: Sequence[Tree], columns: Columns) -> Source:
+    """Return the source of inputs split by split, with the columns beside them."""
+    if len({trees.kind(side) for side in inputs}) > 1:
+        raise UserError("train and test inputs differ in shape or kind: make them alike.")
+    joined = inputs[0] if len(inputs) == 1 else trees.joined(inputs)
+    digest = hashlib.sha256(trees.kind(joined).encode())
+    for path, leaf in sorted(trees.named_leaves(joined).items()):
+        digest.update(path.encode() + leaf.numpy().tobytes())
+    return with_constants(source_of(name, joined, columns, digest.digest()))
+
+
+def joined_lists(columns: Sequence[Any], sizes: Sequence[int], what: str) -> list[Any]:
+    """Return the columns of train and test data as one list."""
+    values: list[Any] = []
+    for column, size in zip(columns, sizes):
+        values += as_list(column, size, what)
+    return values
 
 
 def as_list(column: Any, size: int, what: str) -> list[Any]:
-    """A column as plain values, one per row of inputs."""
+    """Return a column as plain values, one per row of inputs."""
     values = np.asarray(column)
     if values.ndim != 1 or len(values) != size:
         raise UserError(
@@ -273,7 +224,7 @@ def as_inputs(raw: Any, request: Request) -> Tree:
     """Pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32; a tree of several
     inputs as bytes, whole numbers or float32, of any shape."""
     if isinstance(raw, Mapping | tuple):
-        request.refuse("several inputs", "label_column", "true_label_column")
+        request.refuse("several inputs", "label_column", "true_label_column", "id_column")
         leaves = trees.named_leaves(raw)
         found = {place: as_column(dotted(place), leaf) for place, leaf in leaves.items()}
         lengths = {dotted(place): len(column) for place, column in found.items()}
@@ -290,7 +241,7 @@ def as_inputs(raw: Any, request: Request) -> Tree:
             "or pictures (n, h, w), (n, h, w, c) or (n, c, h, w)."
         )
     if array.ndim == 2:
-        request.refuse("rows of a table", "label_column", "true_label_column")
+        request.refuse("rows of a table", "label_column", "true_label_column", "id_column")
         return single(array)
     if array.ndim == 3:
         array = array[:, None]

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from metasp.benchmarks.places import hub_identity, is_cached, local_folder
-from metasp.benchmarks.request import Request
+from metasp.benchmarks.request import local_folder
 
 EMBEDDED = {
     "split-digits": {"classes": "10", "tasks": "5 × 2 classes", "origin": "scikit-learn's digits"},
@@ -15,8 +14,11 @@ EMBEDDED = {
     },
 }
 OWN = {
-    "hub:OWNER/NAME": "any set of pictures on the Hugging Face hub",
+    "hub:OWNER/NAME": "any set of pictures, texts or numbers on the Hugging Face hub",
     "folder:PATH": "one folder of pictures per class, or Parquet files",
+    "csv:FILE": "a table of texts or numbers, with a column of labels",
+    "json:FILE": "the same as JSON lines",
+    "parquet:FILE": "the same, or pictures, as Parquet",
     "arrays:FILE.npz": "arrays `inputs` and `labels`: pictures or rows of numbers",
 }
 
@@ -29,11 +31,11 @@ class Published:
     hub: str
     classes: int
     tasks: int
-    size: int
-    colour: str
-    label: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    size: int = 32
+    colour: str = "rgb"
+    label: str = "label"
     pooled: bool = False  # the hub's splits are joined and split anew
 
 
@@ -45,7 +47,6 @@ PUBLISHED: dict[str, Published] = {
         tasks=5,
         size=28,
         colour="grey",
-        label="label",
         mean=(0.2860,),
         std=(0.3530,),
     ),
@@ -54,9 +55,6 @@ PUBLISHED: dict[str, Published] = {
         hub="uoft-cs/cifar10",
         classes=10,
         tasks=5,
-        size=32,
-        colour="rgb",
-        label="label",
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2615),
     ),
@@ -65,8 +63,6 @@ PUBLISHED: dict[str, Published] = {
         hub="uoft-cs/cifar100",
         classes=100,
         tasks=10,
-        size=32,
-        colour="rgb",
         label="fine_label",
         mean=(0.5071, 0.4867, 0.4408),
         std=(0.2675, 0.2565, 0.2761),
@@ -76,9 +72,6 @@ PUBLISHED: dict[str, Published] = {
         hub="timm/mini-imagenet",
         classes=100,
         tasks=5,
-        size=32,
-        colour="rgb",
-        label="label",
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         pooled=True,
@@ -87,7 +80,8 @@ PUBLISHED: dict[str, Published] = {
 
 
 def listing(data: Path | None) -> list[dict[str, str]]:
-    """For each benchmark: classes, tasks, image size, origin, and whether it is here."""
+    """Return a row for each benchmark: classes, tasks, image size, origin, and whether it is on
+    this machine."""
     rows = [
         {
             "name": name,
@@ -99,16 +93,16 @@ def listing(data: Path | None) -> list[dict[str, str]]:
         }
         for name, about in EMBEDDED.items()
     ]
-    for name, entry in PUBLISHED.items():
-        place = whereabouts(entry, data)
+    for name, about in PUBLISHED.items():
+        folder = local_folder(data, about.folder, about.hub)
         rows.append(
             {
                 "name": name,
-                "classes": str(entry.classes),
-                "tasks": f"{entry.tasks} × {entry.classes // entry.tasks} classes",
-                "image": f"{entry.size}×{entry.size} {entry.colour}",
-                "where from": f"hub: {entry.hub}",
-                "on this machine": f"yes ({place})" if place else "no (downloaded when run)",
+                "classes": str(about.classes),
+                "tasks": f"{about.tasks} × {about.classes // about.tasks} classes",
+                "image": f"{about.size}×{about.size} {about.colour}",
+                "where from": f"hub: {about.hub}",
+                "on this machine": f"yes ({folder})" if folder else "no (downloaded when run)",
             }
         )
     rows += [
@@ -123,12 +117,3 @@ def listing(data: Path | None) -> list[dict[str, str]]:
         for name, words in OWN.items()
     ]
     return rows
-
-
-def whereabouts(about: Published, data: Path | None) -> str:
-    """Where on this machine a set is, in words; empty if it is not."""
-    folder = local_folder(data, about.folder, about.hub)
-    if folder is not None:
-        return str(folder)
-    asked = Request(about.size, about.colour, about.label)
-    return "cached" if is_cached(hub_identity(about.hub, asked)) else ""

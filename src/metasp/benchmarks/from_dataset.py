@@ -9,8 +9,8 @@ from torch.utils.data import Dataset
 
 from metasp import trees
 from metasp.benchmarks.arrays import array_source
-from metasp.benchmarks.benchmark import Benchmark, assemble
 from metasp.benchmarks.request import Request
+from metasp.benchmarks.stream import Benchmark, assemble
 from metasp.config import defaults, fields_with
 from metasp.errors import UserError, told_in_python, unknown
 from metasp.spec import RunSpec
@@ -22,8 +22,8 @@ Pairs = Dataset[object] | Sequence[tuple[object, object]]
 PREFIX = "python:"
 # Said otherwise, or not at all.
 NOT_HERE = (
-    "benchmark", "tasks", "data_digest", "label_column", "true_label_column", "labels", "decode",
-    "skip_corrupt",
+    "benchmark", "tasks", "data_digest", "label_column", "true_label_column", "text_column",
+    "id_column", "test", "labels", "decode", "skip_corrupt",
 )  # fmt: skip
 SETTINGS = tuple(name for name in fields_with(RunSpec, role="data") if name not in NOT_HERE)
 
@@ -56,13 +56,14 @@ def split(
     chosen: dict[str, Any] = {"benchmark": f"{PREFIX}{name}", "tasks": tasks, **settings}
     chosen = {key: tuple(v) if isinstance(v, list) else v for key, v in chosen.items()}
     spec = RunSpec(**chosen)
+    sides = [collected(part) for part in (dataset, test) if part is not None]
     source = array_source(
         name,
-        collected(dataset),
-        None if test is None else collected(test),
+        [inputs for inputs, _ in sides],
+        [labels for _, labels in sides],
         Request.of(spec),
         None if class_names is None else list(class_names),
-        None if domains is None else [np.asarray(domains), maybe(test_domains)],
+        None if domains is None else [domains, test_domains],
     )
     return assemble(source, spec, chosen)
 
@@ -70,10 +71,11 @@ def split(
 def resplit(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
     """A stream made by hand under a spec's seed and noise; what was chosen by hand stays, unless
     the spec says otherwise."""
-    for name in ("image_size", "colour", "label_column", "true_label_column", "labels"):
+    for name in ("image_size", "colour", "label_column", "true_label_column", "text_column",
+                 "id_column", "test", "labels"):  # fmt: skip
         given = getattr(spec, name)
         if given is not None and given != benchmark.chosen.get(name):
-            remedy = "leave it out" if "label" in name else "give it to metasp.split"
+            remedy = "give it to metasp.split" if name in SETTINGS else "leave it out"
             raise UserError(f"{name} cannot change a stream that is already split: {remedy}.")
     usual = defaults(RunSpec)
     kept = {
@@ -131,7 +133,3 @@ def as_arrays(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     return np.asarray(value)
-
-
-def maybe(values: Rows | None) -> Any:
-    return None if values is None else np.asarray(values)

@@ -1,172 +1,197 @@
-"""Parquet tables without pictures: columns of numbers, or of lists of numbers, as inputs."""
+"""Tables that the `datasets` library reads: Parquet, CSV and JSON files, and sets of the hub."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import logging
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
+from metasp.benchmarks.picture_folders import SPLITS, check_inside
+from metasp.benchmarks.source import Origin
+from metasp.errors import UserError
+from metasp.folders import cache_folder
 
-from metasp.benchmarks.arrays import array_source, by_name
-from metasp.benchmarks.features import is_image, stored_features
-from metasp.benchmarks.parquet import (
-    class_names,
-    label_column,
-    splits_in,
-    splits_in_order,
-    true_label_column,
-)
-from metasp.benchmarks.request import Request
-from metasp.benchmarks.source import Source
-from metasp.errors import UserError, unknown
-
-INPUTS = "inputs"  # a column of this name, or of several by name where it holds them
-TEXT = "text"
+CSV = {"keep_default_na": False, "na_values": [""],  # "NA" and "none" may be classes
+       "chunksize": 1 << 40}  # types are those of the whole file  # fmt: skip
+SAFE = ("parquet", "arrow", "csv", "json", "cache")  # what may read a set of the hub
 
 
-def table_source(folder: Path, request: Request) -> Source | None:
-    """The Parquet files of a folder as a source; None where they hold pictures, or no numbers.
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a data set (`datasets.Dataset`) by split, train data first, and the files with
+    the number of rows of each in this order, where they are the user's own."""
 
-    Columns called `inputs`, or `inputs.NAME` (a struct is taken apart so), are the inputs; where
-    there are none, all columns of numbers but the labels are. Columns of single numbers are the
-    rows of one table; of others each is an input by its name."""
-    splits = splits_in(folder)
-    features = features_in(splits)
-    if features is None:
+    name: str
+    splits: Mapping[str, Any]
+    files: Sequence[tuple[str, int]] = ()
+
+    @property
+    def features(self) -> Mapping[str, Any]:
+        """The type of each column, by the first split."""
+        return dict(next(iter(self.splits.values())).features)
+
+    def origin(self, row: int) -> Origin | None:
+        """Return the file of a row, counted over all splits, and its row in there."""
+        for file, size in self.files:
+            if row < size:
+                return file, row
+            row -= size
         return None
-    train, test = sides({split: read_all(files) for split, files in splits.items()})
-    asked = {request.label_column, request.true_label_column, request.domain_column}
-    numbers = [name for name in train.column_names if holds_numbers(train.schema.field(name).type)]
-    if not {*numbers} - asked - {*features_of_labels(features)}:
-        return None
-    label = label_column(features, request.label_column)
-    truth = true_label_column(features, request.true_label_column, label)
-    domain = request.domain_column
-    if domain is not None and domain not in train.column_names:
-        raise unknown("column", domain, [name for name in train.column_names if name != label])
-    names = [name for name in numbers if name not in (label, truth, domain)]
-    told = [name for name in names if name == INPUTS or name.startswith(f"{INPUTS}.")]
-
-    def pair(table: pa.Table) -> tuple[Any, list[Any]]:
-        inputs = inputs_of(table, told or names)
-        return inputs, table.column(label if truth is None or table is train else truth).to_pylist()
-
-    return array_source(
-        folder.name,
-        pair(train),
-        None if test is None else pair(test),
-        request,
-        class_names(features, label, truth),
-        None if domain is None else [domain_of(table, domain) for table in (train, test)],
-        None if truth is None else np.asarray(train.column(truth).to_pylist()),
-    )
 
 
-def table_texts(folder: Path, size: int) -> list[str] | None:
-    """What the rows are in words, for people to read: the column `text`, where there are as many
-    texts as inputs."""
-    splits = splits_in(folder)
-    features = features_in(splits)
-    if features is None or TEXT not in features:
-        return None
-    train, _ = sides({split: read_all(files) for split, files in splits.items()})
-    texts = train.column(TEXT).to_pylist()
-    return [str(text) for text in texts] if len(texts) == size else None
-
-
-def features_in(splits: Mapping[str, Sequence[Path]]) -> dict[str, Any] | None:
-    """The type of each column, without reading any; None where there are pictures among them, or
-    the first file cannot be read, which the reader of pictures tells better."""
-    try:
-        features = stored_features(splits[splits_in_order(splits)[0]][0])
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return None if any(map(is_image, features.values())) else features
-
-
-def features_of_labels(features: Mapping[str, Any]) -> list[str]:
-    """The column that is plainly the label, if there is one."""
-    try:
-        return [label_column(features, None)]
-    except UserError:
-        return []
-
-
-def read_all(files: Sequence[Path]) -> pa.Table:
-    """The rows of several files, with structs taken apart."""
+def folder_tables(folder: Path) -> Tables:
+    """Return the Parquet files of a folder in the hub's layout; those without rows say nothing."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pa.concat_tables([pq.read_table(path) for path in files])
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"the Parquet files in {files[0].parent} are damaged, or unlike each other "
-            f"({str(error).splitlines()[0][:120].rstrip('.')}): get them again."
-        ) from error
-    while any(pa.types.is_struct(column.type) for column in table.columns):
-        table = table.flatten()
-    return table
+    files: list[tuple[str, int]] = []
+    splits: dict[str, list[Path]] = {}
+    for split, paths in in_order(split_files(folder)).items():
+        for path in paths:
+            try:
+                size = pq.read_metadata(path).num_rows
+            except (pa.ArrowException, OSError) as error:
+                raise UserError(f"{path} is not a sound Parquet file: get it again.") from error
+            if size:
+                files.append((str(path.relative_to(folder)), size))
+                splits.setdefault(split, []).append(path)
+    if not splits:
+        raise UserError("these Parquet files hold no rows: get them again.")
+    read = {split: read_files("parquet", paths) for split, paths in splits.items()}
+    return Tables(folder.name, read, files)
 
 
-def sides(tables: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.Table | None]:
-    """Train and test data: without test data that for validation, and without either all of it as
-    one, of which a part will be held out."""
-    test = tables.get("test", tables.get("validation"))
-    if "train" in tables and test is not None:
-        return tables["train"], test
-    return pa.concat_tables([tables[split] for split in splits_in_order(tables)]), None
+def split_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the Parquet files of a folder by split: the first word of a name, or its folder."""
+    files = sorted(folder.rglob("*.parquet"))
+    check_inside(files, folder)
+    splits: dict[str, list[Path]] = {}
+    configurations: set[Path] = set()
+    for path in files:
+        parent = path.parent.name.lower()
+        name = SPLITS.get(re.split(r"[-_.]", path.stem)[0].lower())
+        if name is None and path.parent != folder:
+            name = SPLITS.get(parent)
+        splits.setdefault(name or "train", []).append(path)
+        configurations.add(path.parent.parent if parent in SPLITS else path.parent)
+    if len(configurations) > 1:
+        names = ", ".join(sorted(str(path.relative_to(folder)) for path in configurations))
+        raise UserError(f"{folder} holds several configurations ({names}): point to one of them.")
+    return splits
 
 
-def holds_numbers(kind: Any) -> bool:
-    while is_list(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    )
+def file_tables(kind: str, file: Path, test: Path | None) -> Tables:
+    """Return the table of one CSV, JSON or Parquet file, and that of its test data."""
+    splits = {"train": read_files(kind, [file])}
+    if test is not None:
+        splits["test"] = read_files(kind, [test])
+    for path, table in zip((file, test), splits.values()):
+        if not len(table):
+            raise UserError(f"{path} holds no rows: check that it is the right file.")
+    return Tables(file.stem, splits, [(str(file), len(splits["train"]))])
 
 
-def is_list(kind: Any) -> bool:
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in tests)
-
-
-def inputs_of(table: pa.Table, names: Sequence[str]) -> Any:
-    """One array, or several by name."""
-    missing = [name for name in names if name not in table.column_names]
-    if missing:
-        raise UserError(f"the test data lacks the column {missing[0]!r}: add it.")
-    arrays = {name: array_of(table.column(name), name) for name in names}
-    if names == [INPUTS]:
-        return arrays[INPUTS]
-    if names[0].startswith(f"{INPUTS}."):
-        return by_name(arrays, INPUTS)
-    if all(array.ndim == 1 for array in arrays.values()):
-        return np.stack(list(arrays.values()), axis=1)
-    return arrays[names[0]] if len(names) == 1 else by_name(arrays, "")
-
-
-def array_of(column: Any, name: str) -> np.ndarray[Any, Any]:
-    """A column of numbers (n,), or of lists of them (n, …), which must be of one length."""
-    import pyarrow.compute as pc  # slow to load: only for those who have such files
-
-    values: Any = column.combine_chunks()
-    shape = [len(values)]
-    while is_list(values.type):
-        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
-        if len(lengths) > 1:
+def hub_tables(name: str) -> Tables:
+    """Return the tables of a set of the hub, which is downloaded once."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
+    with translated(name) as datasets:
+        builder = datasets.load_dataset_builder(name)
+        reader = type(builder).__module__.rsplit(".", 1)[-1]
+        if reader not in SAFE:
             raise UserError(
-                f"column {name!r} holds lists of different lengths: bring them to one, for "
-                "instance by padding."
+                f"{name} is stored as {reader}, which is not read: use a set that has its examples "
+                "in tables, or get its files and give their folder."
             )
-        shape += lengths
-        values = values.flatten()
-    if None in shape or values.null_count:
-        raise UserError(f"column {name!r} has empty cells: fill them, or remove their rows.")
-    found: np.ndarray[Any, Any] = values.to_numpy(zero_copy_only=False)
-    return found.reshape(shape)
+        builder.download_and_prepare()
+        return Tables(name, in_order(builder.as_dataset()))
 
 
-def domain_of(table: pa.Table | None, name: str) -> np.ndarray[Any, Any] | None:
-    if table is None or name not in table.column_names:
-        return None
-    return np.asarray(table.column(name).to_pylist())
+def in_order(splits: Mapping[str, Any]) -> dict[str, Any]:
+    """Sort: train rows come first, so that their ids are their row numbers in the original."""
+    names = sorted(splits, key=lambda name: (name != "train", name == "test", name))
+    return {name: splits[name] for name in names}
+
+
+def read_files(kind: str, files: Sequence[Path]) -> Any:
+    """Return files of one kind as one table."""
+    for path in files:
+        if re.search(r"[*?\[\]{}]|::|://", str(path)):  # which the library takes for patterns
+            raise UserError(f"{path} has one of * ? [ ] {{ }} :: in its path: rename it.")
+    names = [str(path.resolve()) for path in files]
+    where = str(files[0]) if len(files) == 1 else f"the files in {files[0].parent}"
+    with translated(where) as datasets:
+        read = getattr(datasets.Dataset, f"from_{kind}")
+        folder = str(cache_folder() / "datasets")
+        return read(names, cache_dir=folder, **(CSV if kind == "csv" else {}))
+
+
+@contextlib.contextmanager
+def translated(name: str) -> Iterator[Any]:
+    """Give the library to a block that reads `name`. All that it raises becomes one sentence."""
+    import datasets
+    import pyarrow as pa
+    from huggingface_hub.errors import HfHubHTTPError
+
+    offline: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, *transport_errors())
+    logs = [logging.getLogger(library) for library in ("datasets", "huggingface_hub")]
+    levels, bars = [log.level for log in logs], datasets.are_progress_bars_disabled()
+    for log in logs:
+        log.setLevel(logging.CRITICAL)  # what they log of a failure before they raise it
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield datasets
+    except UserError:
+        raise
+    except datasets.exceptions.DatasetNotFoundError:
+        raise UserError(f"there is no data set {name!r} on the Hugging Face hub.") from None
+    except HfHubHTTPError as error:
+        raise UserError(f"the Hugging Face hub refused {name}: {one_line(error)}.") from error
+    except offline as error:
+        raise UserError(
+            f"the Hugging Face hub cannot be reached for {name}: connect to the network, or name "
+            "a folder that holds the data with --data."
+        ) from error
+    except (
+        OSError, ValueError, TypeError, KeyError, RuntimeError, pa.ArrowException,
+        datasets.exceptions.DatasetsError,
+    ) as error:  # fmt: skip
+        reason = one_line(error)
+        if "duplicated" in reason:
+            raise UserError(f"two classes have the same name in {name}: rename one.") from error
+        if reason == "Couldn't cast":
+            reason = "the columns differ"
+        raise UserError(
+            f"{name} cannot be read, being damaged or not all of one form ({reason}): repair it, "
+            "or get it again."
+        ) from error
+    finally:
+        for log, level in zip(logs, levels):
+            log.setLevel(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """Return what the hub's library raises without a network: its HTTP client's own errors, which
+    are not those of the system."""
+    clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return tuple(client.HTTPError for client in clients)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of the error that caused all others."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".")[:200] if lines else type(error).__name__
+
+
+def starts(tables: Tables) -> list[int]:
+    """Return the first row of each split, counted over all splits."""
+    return [0, *accumulate(len(table) for table in tables.splits.values())][:-1]

@@ -19,7 +19,6 @@ COMMANDS = {
     "report": "Tables of stored runs: mean ± std and tests.",
     "figures": "Figures of stored runs, each with its data.",
     "explore": "Look at the examples of a run, and what became of them, in the browser.",
-    "look": "Look at the first rows of a data set, without downloading it.",
     "list": "List methods, benchmarks, backbones, selections or runs.",
     "memory": "List what a run's memory holds, or make it forget examples.",
     "suspects": "List the examples most likely mislabelled.",

@@ -24,7 +24,13 @@ runs_option = click.option(
     show_default=True,
     help="Folder that holds the runs (METASP_RUNS).",
 )
-OWN_FILES = ("folder:", "arrays:")  # benchmarks of which the place of each example is told
+OWN_FILES = (
+    "folder:",
+    "csv:",
+    "json:",
+    "parquet:",
+    "arrays:",
+)  # benchmarks of which the place of each example is told
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path),

@@ -44,6 +44,7 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     check_momentum(spec.optimizer, spec.momentum)
     optimizer = OPTIMIZERS[spec.optimizer]
     momentum = or_default(spec.momentum, recipe.kind.momentum if spec.optimizer == "sgd" else 0.0)
+    backbone = spec.backbone or ("convnet" if len(source.shape) == 3 else "mlp")
     done = spec.with_(
         data_digest=source.digest,
         decode="lazy" if isinstance(source.inputs, EncodedRows) else "auto",
@@ -56,7 +57,8 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         ),
         selection=spec.selection or recipe.selection,
         rehearse_last=(spec.rehearse_last or spec.epochs) if recipe.kind.schedules else None,
-        width=None if spec.backbone == OWN else spec.width or default_width(spec.backbone),
+        backbone=backbone,
+        width=None if backbone == OWN else spec.width or default_width(backbone),
         device=str(choose_device(spec.device)),
         settings={key: value for key, value in own.items() if value is not None},
     )
@@ -189,6 +191,7 @@ def build_model(
     source, device = benchmark.source, torch.device(spec.device)
     channels_last = False
     if make is None:
+        assert spec.backbone is not None  # as the spec is complete
         width = spec.width or default_width(spec.backbone)
         model = build(spec.backbone, source.shape, source.classes, spec.width, generator)
         channels_last = faster_channels_last(spec.backbone, width)

@@ -6,8 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Protocol
 
-from metasp.benchmarks import Benchmark, load_benchmark
-from metasp.benchmarks.benchmark import assemble
+from metasp.benchmarks import Benchmark, assemble, load_benchmark
 from metasp.config import fields_with
 from metasp.engine import Trainer
 from metasp.engine.clock import Clock

@@ -1,4 +1,4 @@
-"""A stream as a person has corrected it: examples left out, given other labels, or verified."""
+"""Examples that a person has corrected or verified, or that are given as if somebody had."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,3 +68,36 @@ def _task(
     chosen = torch.nonzero(inside & verified).flatten()
     trusted = examples.only(chosen) if len(chosen) else task.trusted
     return replace(task, train=train, trusted=trusted)
+
+
+def with_trusted(
+    tasks: Sequence[Task], count: int, true: tuple[Tensor, Tensor], generator: torch.Generator
+) -> list[Task]:
+    """The same stream with up to `count` examples of each class of a task verified: they have their
+    true label and are no longer in the train data. `true` are the ids and labels of the source. A
+    class of which a task holds fewer has all of these, and may have none."""
+    ids, labels = true
+    order = ids.argsort()
+    found = []
+    for task in tasks:
+        train = task.train
+        known = labels[order][torch.searchsorted(ids[order], train.ids)]
+        chosen = []
+        for label in task.classes:
+            rows = torch.nonzero(known == label).flatten()
+            chosen.append(rows[torch.randperm(len(rows), generator=generator)[:count]])
+        verified = torch.cat(chosen).sort().values
+        left = torch.ones(len(train), dtype=torch.bool)
+        left[verified] = False
+        if int(left.sum()) < 2:
+            raise UserError(
+                f"{count} verified examples per class leave nothing of task {task.index + 1} to "
+                f"learn from: give --trusted {max(1, len(train) // (2 * len(task.classes)))} or "
+                "less."
+            )
+        trusted = replace(train.only(verified), labels=known[verified])
+        if task.trusted is not None:
+            trusted = Examples.join([task.trusted, trusted])
+        rest = train.only(torch.nonzero(left).flatten())
+        found.append(replace(task, train=rest, trusted=trusted))
+    return found
