@@ -164,6 +164,8 @@ def translated(name: str) -> Iterator[Any]:
         reason = one_line(error)
         if "duplicated" in reason:
             raise UserError(f"two classes have the same name in {name}: rename one.") from error
+        if "corresponds to no data" in reason:
+            raise UserError(f"{name} holds no rows: check that it is the right file.") from error
         if reason == "Couldn't cast":
             reason = "the columns differ"
         raise UserError(

@@ -24,13 +24,8 @@ runs_option = click.option(
     show_default=True,
     help="Folder that holds the runs (METASP_RUNS).",
 )
-OWN_FILES = (
-    "folder:",
-    "csv:",
-    "json:",
-    "parquet:",
-    "arrays:",
-)  # benchmarks of which the place of each example is told
+# Benchmarks of which the file or the row of each example can be named.
+OWN_FILES = ("folder:", "csv:", "json:", "parquet:", "arrays:")
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path),
