@@ -12,7 +12,6 @@ from metasp.benchmarks.digits import digits
 from metasp.cli import COMMANDS
 from metasp.engine.optimizers import OPTIMIZERS, without_compiler
 from metasp.influence.optimizers import elementwise
-from tests.benchmarks.factories import table_set
 from tests.cli.test_cli import QUICK
 from tests.helpers import ROOT, metasp
 
@@ -21,7 +20,7 @@ LIGHT = [
     "list runs --runs RUNS", "report RUNS", "report RUNS --format latex",
     "report RUN --table matrix", "figures RUNS --out OUT --only front",
     "figures RUNS --out OUT", "suspects RUN", "compare RUN OTHER", "memory list RUN",
-    "memory forget RUN 11", "resume RUN", "resume RUN --json", "look folder:TABLES",
+    "memory forget RUN 11", "resume RUN", "resume RUN --json",
     *(f"{name} --help" for name in COMMANDS),
     "memory list --help", "memory forget --help",
 ]  # fmt: skip
@@ -39,8 +38,7 @@ def places(tmp_path_factory):
         done = metasp("run", "--method", method, *QUICK[2:], "--runs", runs, "--json")
         assert done.returncode == 0, done.stderr
     (run,), (other,) = runs.glob("*-metasp-*"), runs.glob("*-er-*")
-    tables = table_set(folder / "set")
-    return {"RUNS": runs, "RUN": run, "OTHER": other, "folder:TABLES": f"folder:{tables}"}
+    return {"RUNS": runs, "RUN": run, "OTHER": other}
 
 
 def in_a_process(words, slow, before="", **places):
