@@ -5,11 +5,11 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from metasp.callbacks import scores_of
 from metasp.cli import main
 from metasp.cli.show import score_table
 from metasp.metrics import METRICS, SCENARIOS, Metric
 from metasp.store import RunDir
-from metasp.trackers.numbers import scores_of
 from tests.helpers import ROOT
 from tests.reports.run_factories import make_run
 

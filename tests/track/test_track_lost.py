@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from metasp.callbacks import TensorBoard, callbacks_named, tracked
 from metasp.cli import main
 from metasp.store import RunDir
-from metasp.trackers import tracked, tracker_kind
 from tests.helpers import ROOT, assert_same_run, finish
 from tests.track.test_track import expected, in_mlflow, in_tensorboard
 
@@ -73,18 +73,18 @@ def test_a_run_taken_up_within_the_same_second_replaces_what_was_told(tmp_path):
     """Files are read by name, a name holds the second: the file of a killed process, cut within a
     record, would come after the one that replaces it."""
     run = RunDir(tmp_path)
-    killed = tracker_kind("tensorboard")(run, False)
+    killed = TensorBoard(run, False)
     for step in (1, 2, 3):
         killed.scalars({"train/loss": 9.0}, step)
-    killed.close(False)
+    killed.close(0, None)
     (path,) = (tmp_path / "tensorboard").iterdir()
     path.write_bytes(path.read_bytes()[:-3])
     *start, second, _ = path.name.split(".", 4)
     path.rename(path.with_name(".".join([*start, second, "zzz.1.0"])))
-    resumed = tracker_kind("tensorboard")(run, True)
+    resumed = TensorBoard(run, True)
     for step in range(1, 6):
         resumed.scalars({"train/loss": 1.0}, step)
-    resumed.close(True)
+    resumed.close(0, None)
     shown = in_tensorboard(run).Scalars("train/loss")
     assert [(event.step, event.value) for event in shown] == [(n, 1.0) for n in range(1, 6)]
 
@@ -111,7 +111,10 @@ def test_a_server_that_is_not_there_is_found_before_training(tmp_path, capsys, m
 def test_by_default_a_server_is_not_waited_for_long():
     """MLflow itself would try eight times, for some four minutes."""
     code = (
-        "import metasp.trackers.mlflow\n"
+        "from pathlib import Path\n"
+        "from metasp.callbacks import MLflow\n"
+        "from metasp.store import RunDir\n"
+        "MLflow.client_of(RunDir(Path('run')))\n"
         "from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES as tries\n"
         "print(tries.get())"
     )
@@ -164,12 +167,11 @@ def test_a_server_that_vanishes_costs_no_work(tiny, capsys, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    monkeypatch.setattr("metasp.trackers.mlflow.AT_ONCE", 10)
-    kind = tracker_kind("mlflow")
+    monkeypatch.setattr("metasp.callbacks.MLflow.AT_ONCE", 10)
     experiment = tiny("lost", method="er", epochs=2)
-    kind.check(experiment.directory)
+    makes = callbacks_named(["mlflow"], experiment.directory)
     steps = 0
-    for event in tracked(experiment.events(), experiment.directory, [kind]):
+    for event in tracked(experiment.events(), experiment.directory, makes):
         steps += type(event).__name__ == "StepTaken"
         if steps == 8 and Server.told:
             server.shutdown()

@@ -30,10 +30,10 @@ from metasp.console import duration, text_console
 from metasp.errors import UserError
 
 if TYPE_CHECKING:
+    from metasp.callbacks import Make
     from metasp.experiment import Experiment
     from metasp.store import RunDir
     from metasp.sweeps.ranks_on_ray import RanksOnRay
-    from metasp.trackers import Tracker
 
 EXAMPLES = """
 \b
@@ -113,12 +113,16 @@ def execute(
         leave()
         return show_finished(alone, as_json, track) if experiment.writes else 0
     console = console_for(as_json or not experiment.writes)
-    kinds = reachable(track, experiment.directory) if experiment.writes else []
+    makes: list[Make] = []
+    if track and experiment.writes:
+        from metasp.callbacks import callbacks_named
+
+        makes = callbacks_named(track, experiment.directory)
     try:
         if cluster is None:
-            happens_here(experiment, console, kinds)
+            happens_here(experiment, console, makes)
         else:
-            happens_afar(experiment, console, kinds, cluster)
+            happens_afar(experiment, console, makes, cluster)
     except Interrupted:
         same = typed_again("data", "checkpoint_seconds", "track", "as_json", "on", *WORKERS)
         again = shlex.join(["metasp", "resume", str(where), *same])
@@ -138,23 +142,13 @@ def show_finished(run: "RunDir", as_json: bool, track: Sequence[str]) -> int:
 
     console = console_for(as_json)
     if track:
-        from metasp.trackers import retold
+        from metasp.callbacks import callbacks_named, retold
 
-        retold(run, reachable(track, run))
+        retold(run, callbacks_named(track, run))
     again = command_for(run.path, *typed_again("data"))
     console.print(f"already finished: {run.path} (once more: {again})", soft_wrap=True)
     show_result(run, as_json, console)
     return 0
-
-
-def reachable(track: Sequence[str], run: "RunDir") -> "list[type[Tracker]]":
-    """The trackers of these names, each of which can be reached."""
-    from metasp.trackers import tracker_kind
-
-    kinds = [tracker_kind(name) for name in dict.fromkeys(track)]
-    for kind in kinds:
-        kind.check(run)
-    return kinds
 
 
 def console_for(quiet: bool) -> Console:
@@ -174,38 +168,36 @@ def show_result(run: "RunDir", as_json: bool, console: Console) -> None:
     console.print(steps, soft_wrap=True, highlight=False, markup=False)
 
 
-def happens_here(
-    experiment: "Experiment", console: Console, kinds: "Sequence[type[Tracker]]"
-) -> None:
+def happens_here(experiment: "Experiment", console: Console, makes: "Sequence[Make]") -> None:
     """Train in this process, telling trackers on the way."""
+    from metasp.callbacks import tracked
     from metasp.progress import follow
-    from metasp.trackers import tracked
 
     experiment.stop = stop_on_signal()
     events = experiment.events()
-    if kinds:
-        events = tracked(events, experiment.directory, kinds)
+    if makes:
+        events = tracked(events, experiment.directory, makes)
     follow(events, experiment, console)
 
 
 def happens_afar(
     experiment: "Experiment",
     console: Console,
-    kinds: "Sequence[type[Tracker]]",
+    makes: "Sequence[Make]",
     cluster: "RanksOnRay",
 ) -> None:
     """Train on a cluster; trackers are told when the run is done."""
+    from metasp.callbacks import retold
     from metasp.experiment import Interrupted
     from metasp.progress import follow_elsewhere
-    from metasp.trackers import retold
 
     last = follow_elsewhere(cluster.run(experiment, stop_on_signal()), experiment, console)
     if last.state == "stopped":
         raise Interrupted
     if last.state == "failed":
         raise UserError(f"the run ended on the cluster: {last.note}")
-    if kinds:
-        retold(experiment.directory, kinds)
+    if makes:
+        retold(experiment.directory, makes)
 
 
 def stop_on_signal() -> Any:
