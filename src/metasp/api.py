@@ -6,7 +6,7 @@ from typing import Any, TypedDict, cast
 
 from metasp.benchmarks import Benchmark
 from metasp.console import text_console
-from metasp.engine.own_model import OWN, MakeModel
+from metasp.engine.from_spec import OWN, MakeModel
 from metasp.errors import UserError, told_in_python, unknown
 from metasp.experiment import prepare
 from metasp.folders import default_data, default_runs

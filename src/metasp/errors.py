@@ -30,6 +30,20 @@ def or_user_error(what: str, remedy: str = "") -> Iterator[None]:
         raise UserError(f"{what}: {error.strerror or error}{end}") from error
 
 
+class Diverged(UserError):
+    """Training left the finite numbers; `event` says which one and when."""
+
+    def __init__(self, event: str) -> None:
+        super().__init__(f"{event}: try a smaller --lr; the last checkpoint before it is kept.")
+        self.event = event
+
+
+BATCHNORM_NEEDS_TWO = (
+    "cannot learn from a batch of one example whose values have shrunk to a point: give batch_size "
+    "and tasks of 2 examples or more, larger pictures, or a network without it."
+)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a registry, with the nearest one that is."""
     names = sorted(known)

@@ -17,8 +17,7 @@ from metasp.benchmarks import Benchmark, assemble, load_source
 from metasp.benchmarks.from_dataset import resplit
 from metasp.corrections import read_corrections
 from metasp.engine import Trainer, build_trainer
-from metasp.engine.from_spec import complete
-from metasp.engine.own_model import MakeModel, with_model
+from metasp.engine.from_spec import MakeModel, complete, with_model
 from metasp.engine.randomness import OwnRandomness
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished

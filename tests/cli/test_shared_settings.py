@@ -9,7 +9,7 @@ from metasp.cli import main
 from metasp.config import setting
 from metasp.errors import UserError
 from metasp.methods import METHODS, Recipe, Settings
-from metasp.methods.method import Method
+from metasp.methods.base import Method
 from metasp.sweeps.grid import expand, parse
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from metasp.engine.observing import OpenTask
+from metasp.engine.online import OpenTask
 from metasp.types import Batch
 
 

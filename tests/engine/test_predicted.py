@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from metasp.engine import build_trainer
-from metasp.engine import task_tables as engine
-from metasp.engine.task_tables import value_columns
+from metasp.engine import evaluate as engine
+from metasp.engine.evaluate import value_columns
 from metasp.types import Examples
 from tests.helpers import final_weights, finish, outcome
 from tests.methods.factories import digits

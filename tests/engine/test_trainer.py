@@ -5,11 +5,10 @@ import torch
 
 from metasp.engine import build_trainer
 from metasp.engine.evaluate import best_of, evaluate
-from metasp.engine.mistakes import Diverged
 from metasp.engine.optimizers import LearningRate
-from metasp.errors import UserError
+from metasp.errors import Diverged, UserError
 from metasp.events import Evaluated, StepTaken, TaskFinished
-from metasp.methods.method import batch_bounds
+from metasp.methods.base import batch_bounds
 from metasp.store.checkpoints import load_latest
 from tests.helpers import assert_same_run, final_weights, finish, outcome
 

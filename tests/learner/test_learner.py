@@ -12,8 +12,8 @@ from metasp.events import Evaluated, StepTaken, TaskFinished, TaskStarted
 from metasp.experiment import prepare
 from metasp.learner import ContinualLearner
 from metasp.learner.head import resize_head
+from metasp.methods.base import Method
 from metasp.methods.context import Step
-from metasp.methods.method import Method
 from metasp.spec import RunSpec
 from metasp.types import Streams
 from tests.helpers import final_weights, finish

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from river.drift import ADWIN, PageHinkley
 from torch import nn
 
-from metasp.engine import change
-from metasp.engine.change import Change
+from metasp.engine import online as change
+from metasp.engine.online import Change
 from metasp.errors import UserError
 from metasp.events import Noted, StepTaken, TaskFinished, TaskStarted
 from metasp.learner import ContinualLearner

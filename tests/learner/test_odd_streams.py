@@ -7,8 +7,8 @@ from torch import nn
 from metasp import ContinualLearner
 from metasp.errors import UserError
 from metasp.memory import SELECTIONS
+from metasp.methods.base import batch_bounds
 from metasp.methods.hal import features_seen
-from metasp.methods.method import batch_bounds
 
 
 def rows(count, classes=2, width=6, seed=0):

@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 
-from metasp.methods import doubt
-from metasp.methods.doubt import (
+from metasp.methods import label_model as doubt
+from metasp.methods.label_model import (
+    Goal,
     Means,
     Reading,
+    Seen,
     area_between,
     better_part,
     can_tell,
@@ -23,7 +25,6 @@ from metasp.methods.doubt import (
     standardised,
     swapped_gains,
 )
-from metasp.methods.goal import Goal, Seen
 
 
 def goal_of(features, labels):

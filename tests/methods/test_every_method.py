@@ -14,7 +14,7 @@ from metasp.events import TaskStarted
 from metasp.experiment import Interrupted, prepare
 from metasp.memory import SELECTIONS
 from metasp.methods import METHODS
-from metasp.methods.method import Method
+from metasp.methods.base import Method
 from tests.helpers import assert_same_run
 from tests.methods.factories import (
     TELLING,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from metasp.benchmarks import load_benchmark
 from metasp.errors import UserError
 from metasp.methods.context import Weighed, unweighed
-from metasp.methods.filters import LowLoss, lowest
+from metasp.methods.robust import LowLoss, lowest
 from tests.methods.factories import digits, small, train
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "trusted": 2}

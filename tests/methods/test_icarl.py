@@ -11,7 +11,7 @@ from torch import nn
 from metasp.errors import UserError
 from metasp.events import Evaluated
 from metasp.learner import ContinualLearner
-from metasp.methods.method import Phase
+from metasp.methods.base import Phase
 from metasp.store.forget import cleared
 from tests.learner.factories import pair
 from tests.methods.factories import digits, fill, train

@@ -5,7 +5,7 @@ import torch
 
 from metasp import trees
 from metasp.learner.outputs import model_outputs
-from metasp.methods.method import over_task
+from metasp.methods.base import over_task
 from tests.methods.factories import digits
 
 

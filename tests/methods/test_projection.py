@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from metasp.methods.projection import agreeing, agreeing_with_all, dual_weights
+from metasp.methods.gem import agreeing, agreeing_with_all, dual_weights
 
 
 def vectors(seed, *shape):

@@ -12,10 +12,10 @@ from metasp.errors import UserError
 from metasp.influence.optimizers import elementwise
 from metasp.learner.files import prefixed, section
 from metasp.memory import SELECTIONS, Memory, Selection, selection
+from metasp.methods.base import offer_step
 from metasp.methods.context import Plan, TrainingContext, measured
 from metasp.methods.er import ER
 from metasp.methods.losses import Objective, Term
-from metasp.methods.method import offer_step
 from metasp.methods.weighting import InfluenceWeights
 from metasp.trees import Tree
 from metasp.types import CROSS_ENTROPY, Batch, Examples, LossFn, State, Streams, Task

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from metasp.errors import Diverged
 from metasp.lazy import lazily
 
 if TYPE_CHECKING:
     from metasp.engine.from_spec import build_trainer
-    from metasp.engine.mistakes import Diverged
     from metasp.engine.trainer import Trainer
 
-LATER = {"Diverged": "mistakes", "Trainer": "trainer", "build_trainer": "from_spec"}
+LATER = {"Trainer": "trainer", "build_trainer": "from_spec"}
 __getattr__ = lazily(__name__, LATER)
 
 __all__ = ["Diverged", "Trainer", "build_trainer"]

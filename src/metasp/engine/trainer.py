@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metasp.engine.evaluate import evaluate
-from metasp.engine.mistakes import BATCHNORM_NEEDS_TWO, Diverged
-from metasp.engine.observing import OpenTask, grown
+from metasp.engine.early_stopping import Stopping
+from metasp.engine.evaluate import evaluate, influence_table, note_influence, score_table
+from metasp.engine.online import OpenTask, grown
 from metasp.engine.optimizers import LearningRate, OptimizerState, Schedule
 from metasp.engine.skipping import Skipping
-from metasp.engine.stopping import Stopping
-from metasp.engine.task_tables import influence_table, note_influence, score_table
-from metasp.errors import UserError
+from metasp.errors import BATCHNORM_NEEDS_TWO, Diverged, UserError
 from metasp.events import (
     Evaluated,
     Event,
@@ -29,8 +27,8 @@ from metasp.events import (
 )
 from metasp.example_stats import TrainingStats
 from metasp.influence.checks import enough_values
+from metasp.methods.base import Method, Phase, batch_bounds, over_task
 from metasp.methods.context import Step, TrainingContext, measured
-from metasp.methods.method import Method, Phase, batch_bounds, over_task
 from metasp.stateful import HasState, Stateful, below, under
 from metasp.types import Batch, Examples, State, Task
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from metasp.engine.from_spec import build_method, check_compatible, choose_device, or_default
-from metasp.engine.observing import OpenTask
+from metasp.engine.online import OpenTask
 from metasp.engine.optimizers import OPTIMIZERS, LearningRate, Schedule
 from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
@@ -20,8 +20,8 @@ from metasp.learner.outputs import first_line, score_task
 from metasp.learner.settings import LearnerSettings, UserCode
 from metasp.memory import Memory, selection
 from metasp.methods import Recipe, added_by
+from metasp.methods.base import Method
 from metasp.methods.context import Plan, TrainingContext, Transform
-from metasp.methods.method import Method
 from metasp.processes import as_the_first, check_alike
 from metasp.types import CROSS_ENTROPY, Streams
 

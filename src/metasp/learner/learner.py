@@ -13,9 +13,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from metasp.engine.change import MakeDetector
-from metasp.engine.observing import WINDOW
-from metasp.engine.stopping import PATIENCE
+from metasp.engine.early_stopping import PATIENCE
+from metasp.engine.online import WINDOW, MakeDetector
 from metasp.errors import UserError
 from metasp.events import Event
 from metasp.learner import files, views

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from metasp import __version__, trees
-from metasp.engine.mistakes import Diverged
-from metasp.engine.observing import close, observe
+from metasp.engine.online import close, observe
 from metasp.engine.randomness import ONE_AT_A_TIME, OwnRandomness
 from metasp.engine.trainer import Trainer
-from metasp.errors import UserError
+from metasp.errors import Diverged, UserError
 from metasp.events import Evaluated, Event, TaskFinished, as_record
 from metasp.example_stats import ExampleStats
 from metasp.influence.parallel import Ranks
@@ -36,7 +35,7 @@ from metasp.learner.inputs import Labelled, read_examples, read_inputs, renumber
 from metasp.learner.intake import Intake, TaskData
 from metasp.learner.outputs import model_outputs, score_outputs, unchanged
 from metasp.methods.context import TrainingContext
-from metasp.methods.judging import Verdicts, judge
+from metasp.methods.label_model import Verdicts, judge
 from metasp.processes import check_alike
 from metasp.trees import Tree
 from metasp.types import Batch, Rows, State, Task

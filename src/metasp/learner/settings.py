@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from metasp.config import setting
-from metasp.engine.change import MakeDetector
-from metasp.engine.observing import WINDOW
+from metasp.engine.online import WINDOW, MakeDetector
 from metasp.errors import UserError, unknown
 from metasp.learner.encoder import FrozenEncoder
 from metasp.methods import BEST, RECOMMENDED, Method, Recipe, added_by, method_named
-from metasp.methods.joint import Joint
+from metasp.methods.er import Joint
 from metasp.spec import TrainingSpec
 from metasp.trees import Tree
 from metasp.types import LossFn

@@ -20,7 +20,7 @@ from metasp.events import Event, StepTaken, TaskStarted
 from metasp.example_stats import INFLUENCE, ExampleStats
 from metasp.learner.session import Session
 from metasp.memory import Memory
-from metasp.methods.judging import Verdicts
+from metasp.methods.label_model import Verdicts
 from metasp.metrics import SCENARIOS
 from metasp.reports.explorer import (
     Examples,

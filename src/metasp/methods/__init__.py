@@ -13,9 +13,9 @@ from metasp.methods.settings import Settings
 from metasp.spec import RunSpec
 
 if TYPE_CHECKING:
-    from metasp.methods.method import Method
+    from metasp.methods.base import Method
 
-__getattr__ = lazily(__name__, {"Method": "method"})
+__getattr__ = lazily(__name__, {"Method": "base"})
 __all__ = [
     "INFLUENCE",
     "METHODS",
@@ -94,9 +94,9 @@ def _ours(
 
 # fmt: off
 METHODS: dict[str, Recipe] = {
-    "finetune": _ours("finetune:Finetune", None, "nothing", "all alike", "0.5",
+    "finetune": _ours("er:Finetune", None, "nothing", "all alike", "0.5",
         "Fine-tuning: SGD on the new data and nothing else; the lower bound."),
-    "joint": _ours("joint:Joint", None, "all data", "all alike", "0.5",
+    "joint": _ours("er:Joint", None, "all data", "all alike", "0.5",
         "Joint training: every task trains on all data seen so far; the upper bound."),
     "er": _ours("er:ER", "reservoir", "any", "all alike", "1", "all",
         "Experience replay: one pass over the new batch together with a batch from memory."),
@@ -106,7 +106,7 @@ METHODS: dict[str, Recipe] = {
     "gem": _ours("gem:GEM", "class-balanced", "any, by class", "new: by projection", "8.5",
         "GEM (Lopez-Paz and Ranzato 2017): the update opposes the gradient of no past task's "
         "memory.", settings=of.GEMSettings),
-    "agem": _ours("agem:AGEM", "class-balanced", "any, by class", "new: by projection", "1",
+    "agem": _ours("gem:AGEM", "class-balanced", "any, by class", "new: by projection", "1",
         "A-GEM (Chaudhry et al. 2019): the update never opposes the gradient of a memory batch."),
     "hal": _ours("hal:HAL", "ring", "newest, anchors", "all alike", "1.1",
         "HAL (Chaudhry et al. 2021): predictions on one learned anchor per past class are held.",
@@ -137,10 +137,10 @@ METHODS: dict[str, Recipe] = {
         "all terms",
         "iCaRL (Rebuffi et al. 2017): old classes are held to what the network said before the "
         "task; the nearest class mean answers."),
-    "loss-filter": _ours("filters:LossFilter", "judged", "any, by class", "new: of low loss", "1",
+    "loss-filter": _ours("robust:LossFilter", "judged", "any, by class", "new: of low loss", "1",
         "Filters beside metasp-robust: ER without the new examples of high loss, or without any.",
         settings=of.LossFilterSettings),
-    "verified-only": _ours("filters:VerifiedOnly", "judged", "any, by class", "verified alone",
+    "verified-only": _ours("robust:VerifiedOnly", "judged", "any, by class", "verified alone",
         "1",
         "Filters beside metasp-robust: ER without the new examples of high loss, or without any."),
     "glc": _ours("glc:GLC", "class-balanced", "any, by class", "new: corrected", "1", "all",

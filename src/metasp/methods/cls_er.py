@@ -7,9 +7,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from metasp.methods.base import Method, Phase
 from metasp.methods.context import Scoring, Step, TrainingContext
 from metasp.methods.losses import Term, distance_to
-from metasp.methods.method import Method, Phase
 from metasp.methods.networks import NetworkCopy
 from metasp.methods.settings import CLSERSettings
 from metasp.types import Batch, Task, as_rows

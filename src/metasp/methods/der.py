@@ -8,9 +8,9 @@ from typing import Any, final
 from torch import Tensor
 
 from metasp.memory import Column
+from metasp.methods.base import Method, Phase
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.losses import Term, distance_to
-from metasp.methods.method import Method, Phase
 from metasp.methods.settings import DERSettings
 from metasp.types import Batch, Task
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, final
 
+from metasp.methods.base import Method, Phase
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.losses import Term, cross_entropy_among
-from metasp.methods.method import Method, Phase
 from metasp.types import Batch, Task
 
 

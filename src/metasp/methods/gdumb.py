@@ -12,8 +12,8 @@ from metasp import trees
 from metasp.backbones import CONSTANT, DRAWN, initialise
 from metasp.errors import UserError
 from metasp.memory import Placement
+from metasp.methods.base import Method, Phase, finetune_phase, offer_task
 from metasp.methods.context import Step, TrainingContext
-from metasp.methods.method import Method, Phase, finetune_phase, offer_task
 from metasp.methods.settings import GDumbSettings
 from metasp.trees import Tree
 from metasp.types import Batch, Examples, Task

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from metasp.methods.base import Method, Phase
 from metasp.methods.context import Step, TrainingContext, evaluating
 from metasp.methods.losses import Term
-from metasp.methods.method import Method, Phase
 from metasp.methods.settings import GLCSettings
 from metasp.types import Batch, Task
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from metasp.memory import Column
+from metasp.methods.base import Method, Phase
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import Named, after_virtual_step, trainable, with_parameters_of
-from metasp.methods.method import Method, Phase
 from metasp.methods.settings import GMEDSettings
 from metasp.trees import one_tensor
 from metasp.types import Batch

@@ -17,8 +17,8 @@ from metasp.influence.origin import (
     with_tensors,
 )
 from metasp.influence.pseudo import Problem, dense, gradient, make_plan, virtual_parameters
+from metasp.methods.base import batch_bounds
 from metasp.methods.context import TrainingContext, evaluating
-from metasp.methods.method import batch_bounds
 from metasp.trees import Tree, call
 from metasp.types import Batch, LossFn, as_rows
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from metasp.memory import Placement
+from metasp.methods.base import Method, Phase, offer_step
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import example_gradients
-from metasp.methods.method import Method, Phase, offer_step
 from metasp.methods.settings import GSSSettings
 from metasp.types import Batch, Task
 

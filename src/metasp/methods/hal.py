@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from metasp.influence.origin import Origin, kept_random_state, kept_values
 from metasp.influence.pseudo import Problem, gradient, make_plan
+from metasp.methods.base import Method, Phase, batch_bounds
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import (
     Named,
@@ -16,7 +17,6 @@ from metasp.methods.gradients import (
     trainable,
     with_parameters_of,
 )
-from metasp.methods.method import Method, Phase, batch_bounds
 from metasp.methods.networks import features_seen
 from metasp.methods.settings import HALSettings
 from metasp.trees import one_tensor

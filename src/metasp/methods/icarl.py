@@ -9,9 +9,9 @@ from torch import Tensor
 
 from metasp import trees
 from metasp.memory.herding import unit_rows
+from metasp.methods.base import Method, Phase, over_task
 from metasp.methods.context import Scoring, Step, TrainingContext
 from metasp.methods.losses import Term, members
-from metasp.methods.method import Method, Phase, over_task
 from metasp.methods.networks import NetworkCopy
 from metasp.trees import Tree
 from metasp.types import Batch, Task

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, final
 from metasp.errors import UserError, unknown
 from metasp.memory import Selection
 from metasp.memory.rehsel import CLUSTERING, rehsel, rehsel_as_written
+from metasp.methods.base import Method, Phase, finetune_phase
 from metasp.methods.context import Step, TrainingContext, Weigher
-from metasp.methods.method import Method, Phase, finetune_phase
 from metasp.methods.settings import MetaSPSettings
 from metasp.methods.weighting import (
     FEWEST_FOR_BATCHNORM,

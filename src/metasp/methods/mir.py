@@ -7,9 +7,9 @@ from torch import Tensor
 
 from metasp.errors import UserError
 from metasp.memory import Selection
+from metasp.methods.base import Method, Phase
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import after_virtual_step, with_parameters_of
-from metasp.methods.method import Method, Phase
 from metasp.methods.settings import MIRSettings
 from metasp.types import Batch
 

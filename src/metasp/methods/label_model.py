@@ -1,17 +1,101 @@
 """How likely a label is wrong, by the influence of its example on examples that are right.
 
-The influence is that of the first step of a fresh head, one of zeros, on the network's features: in
-a head that has learned, an example it has fitted has no gradient and so no influence, also one
-whose wrong label it knows by heart. What an influence says about a label is read off the goal's own
-examples, with their own labels and with labels that are swapped on purpose."""
+The goal V holds verified examples where there are any, and elsewhere those of each class that the
+model finds easiest. The influence is that of the first step of a fresh head, one of zeros, on the
+network's features: in a head that has learned, an example it has fitted has no gradient and so no
+influence, also one whose wrong label it knows by heart. What an influence says about a label is
+read off the goal's own examples, with their own labels and with labels that are swapped on
+purpose."""
 
+from collections.abc import Collection
 from math import nan
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from metasp.methods.goal import Goal
+from metasp.errors import UserError
+from metasp.methods.base import over_task
+from metasp.methods.context import TrainingContext
+from metasp.methods.networks import features_seen
+from metasp.types import Batch, Examples
+
+FEWEST = 12  # examples that stand for a class of which none is verified, if it has as many
+
+
+class Seen(NamedTuple):
+    """What the network as it stands makes of examples: features (n, d) and outputs (n, classes)."""
+
+    features: Tensor
+    outputs: Tensor
+
+
+class Goal(NamedTuple):
+    """Examples that stand for their classes: what the network makes of them, their labels and the
+    task each came with, both (m,)."""
+
+    seen: Seen
+    labels: Tensor
+    tasks: Tensor
+
+
+def seen_by(learner: TrainingContext, examples: Examples) -> Seen:
+    """Features and outputs of examples, without augmentation and in evaluation mode; on the CPU."""
+    widths = []
+
+    def look(batch: Batch) -> Tensor:
+        with features_seen(learner.model) as seen:
+            outputs = learner.outputs(batch.inputs)
+        widths.append(seen[0].shape[1])
+        return torch.cat([seen[0].float(), outputs.float()], dim=1)
+
+    both = over_task(learner, examples, look)
+    return Seen(both[:, : widths[0]], both[:, widths[0] :])
+
+
+def goal_in_memory(learner: TrainingContext, without: Collection[int] = ()) -> Goal | None:
+    """The verified examples of each class in memory, or else all that the memory holds of it; None
+    where it holds nothing. Unverified ones of the classes `without` do not count."""
+    memory = learner.memory
+    held = memory.occupied
+    labels = memory.labels[held].cpu()
+    pinned = memory.pinned[held]
+    has_verified = torch.isin(labels, labels[pinned])
+    left_out = torch.isin(labels, torch.tensor(sorted(without), dtype=labels.dtype))
+    slots = held[pinned | ~(has_verified | left_out)]
+    if not len(slots):
+        return None
+    batch = memory.read(slots)
+    stored = Examples.of(batch.inputs, batch.labels.cpu(), batch.ids)
+    return Goal(seen_by(learner, stored), stored.labels, memory.tasks[slots])
+
+
+def goal_of_task(learner: TrainingContext, seen: Seen, loss: Tensor, easiest: float) -> Goal:
+    """The goal while a task is learned: verified examples stand for their class. Of another class
+    of the task it is the part `easiest` of its examples that has the lowest `loss` (n,), and of
+    another class of the past all that the memory holds."""
+    current = learner.current
+    assert current is not None
+    labels = current.labels.cpu()
+    now = set(labels.tolist())
+    stored = goal_in_memory(learner, without=now)
+    verified = set() if stored is None else set(stored.labels.tolist())
+    parts = [] if stored is None else [stored]
+    for label in sorted(now - verified):
+        own = torch.nonzero(labels == label).flatten()
+        count = max(FEWEST, round(easiest * len(own)))
+        own = own[loss[own].argsort(stable=True)[:count]]
+        easy = Seen(seen.features[own], seen.outputs[own])
+        parts.append(Goal(easy, labels[own], torch.full_like(own, learner.task)))
+    return Goal(
+        Seen(
+            torch.cat([part.seen.features for part in parts]),
+            torch.cat([part.seen.outputs for part in parts]),
+        ),
+        torch.cat([part.labels for part in parts]),
+        torch.cat([part.tasks for part in parts]),
+    )
+
 
 EXPECTED_SLOPE, SLOPE_SPREAD = 6.0, 3.0  # of the evidence over the influence, before any example
 EXPECTED_SHARE, SHARE_WORTH = 0.1, 4.0  # of wrong labels in a class, worth so many examples
@@ -204,3 +288,67 @@ def standardised(values: Tensor) -> Tensor:
     centred = torch.where(known, values - values[known].mean(), 0.0)
     spread = centred[known].square().mean().sqrt()
     return centred / spread if spread > TINY else torch.zeros_like(values)
+
+
+class Verdicts(NamedTuple):
+    """What is thought of examples (n,). `stability` and `plasticity` are influences through the
+    network's head, on what the memory holds of earlier tasks and of the last: below 0 helps.
+    `wrong` is the probability that the label is wrong, NaN where nothing in memory stands for its
+    class or for any other; `looks_like` is the class whose examples are nearest."""
+
+    stability: Tensor
+    plasticity: Tensor
+    wrong: Tensor
+    looks_like: Tensor
+
+
+def judge(learner: TrainingContext, examples: Examples) -> Verdicts:
+    """Judge raw examples. Nothing changes, and no random stream moves."""
+    goal = goal_in_memory(learner)
+    if goal is None:
+        raise UserError(
+            "the memory is empty, so nothing can be judged: learn or trust some examples first."
+        )
+    seen, labels = seen_by(learner, examples), examples.labels.cpu()
+    means = class_means(goal)
+    among = possible_classes(labels, means.known)
+    influence = fresh_head_influence(seen.features, labels, means, among)
+    evidence = read_influence(goal, means, among).evidence(influence)
+    distance = torch.cdist(seen.features, means.features).masked_fill(~means.known, torch.inf)
+    new = goal.tasks == goal.tasks.max()
+    return Verdicts(
+        head_influence(seen, labels, goal, ~new),
+        head_influence(seen, labels, goal, new),
+        chance_wrong(evidence, labels),
+        distance.argmin(1),
+    )
+
+
+def possible_classes(labels: Tensor, known: Tensor) -> Tensor:
+    """The classes (classes,) that an example may really be of: those that are given to the others
+    it came with, or all that are known where these are fewer than two."""
+    given = torch.zeros_like(known)
+    given[labels[labels < len(known)]] = True
+    among = known & given
+    return among if int(among.sum()) > 1 else known
+
+
+def head_influence(seen: Seen, labels: Tensor, goal: Goal, part: Tensor) -> Tensor:
+    """The influence (n,) of each example, by a step of size one on it in a linear head alone, on
+    the mean loss of the `part` (m,) of the goal. It is −⟨∇L, ∇ℓ⟩: with p − e_y as the gradient of a
+    cross-entropy by the outputs, an example's gradients are (p − e_y)fᵀ and p − e_y."""
+    if not part.any():
+        return torch.zeros(len(labels))
+    pull = output_gradients(goal.seen.outputs[part], goal.labels[part])
+    weights = pull.T @ goal.seen.features[part] / int(part.sum())
+    push = output_gradients(seen.outputs, labels)
+    return -((seen.features @ weights.T + pull.mean(0)) * push).sum(1)
+
+
+def output_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The gradient of each row's cross-entropy by its outputs (n, classes). A class that has no
+    output yet would take its part from all that are there."""
+    gradients = outputs.softmax(1)
+    there = torch.nonzero(labels < outputs.shape[1]).flatten()
+    gradients[there, labels[there]] -= 1
+    return gradients
