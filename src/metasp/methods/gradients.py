@@ -66,7 +66,8 @@ def quiet_gradient(learner: TrainingContext, batch: Batch, portion: int | None =
     model = learner.model
     theta = {name: p.detach() for name, p in trainable(model).items()}
     total = torch.zeros_like(torch.cat([p.flatten() for p in theta.values()]))
-    origin = Origin.of(model, learner.device)
+    with statistics_for(model, min(batch.size, portion or batch.size)):
+        origin = Origin.of(model, learner.device)  # with the modes of the passes
     with kept_random_state(learner.device), kept_values(model):
         for start, stop in batch_bounds(batch.size, portion or batch.size):
             part = batch.at(slice(start, stop))

@@ -115,7 +115,8 @@ class HAL(Method):
         plan = make_plan(model, learner.optimizer, clip=learner.clip_norm).cold()
         theta, state = dict(plan.params), plan.update.state
         order = learner.memory.draw(len(learner.memory), learner.streams["anchors"])
-        origin = Origin.of(model, learner.device)
+        with statistics_for(model, min(len(order), learner.plan.memory_batch)):
+            origin = Origin.of(model, learner.device)  # with the modes of the passes
         with kept_random_state(learner.device), kept_values(model):
             for start, stop in batch_bounds(len(order), learner.plan.memory_batch):
                 batch = learner.prepare_replay(learner.memory.read(order[start:stop]))
