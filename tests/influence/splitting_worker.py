@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metasp.backbones.networks import ConvNet
 from metasp.influence import Ranks, record, sp_influence
-from metasp.influence.fallback import double_backward, forward_mode, forward_over_reverse
+from metasp.influence.fallback import double_backward, forward_mode
 from metasp.influence.origin import Origin
 from metasp.influence.pseudo import Problem
 from metasp.influence.splitting import split_over_ranks
@@ -102,11 +102,8 @@ def products(model: nn.Module) -> dict[str, Tensor]:
     origin = Origin.of(model, torch.device("cpu"))
     problem = Problem(model, loss, data(11, 71), origin)
     kept = {"forward": forward_mode(problem, theta, directions)}
-    for way in (double_backward, forward_over_reverse):
-        product, curved = way(problem, theta, directions)
-        kept |= {f"{way.__name__}/J": product}
-        kept |= {f"{way.__name__}/H/{key}": value for key, value in curved.items()}
-    return kept
+    product, curved = double_backward(problem, theta, directions)
+    return kept | {"J": product} | {f"H/{key}": value for key, value in curved.items()}
 
 
 def talk(ranks: Ranks) -> tuple[int, int, int]:

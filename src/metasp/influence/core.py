@@ -13,6 +13,7 @@ from metasp.influence.checks import (
     DISAGREE,
     Disagree,
     check_finite,
+    check_functional,
     check_slopes,
     check_steps,
     check_symmetric,
@@ -25,13 +26,12 @@ from metasp.influence.fallback import (
     double_backward,
     follows_the_loss,
     forward_mode,
-    forward_over_reverse,
     one_by_one,
 )
 from metasp.influence.fuse import Fused, check_gamma, fuse
 from metasp.influence.jvp_rules import Unsupported
 from metasp.influence.optimizers import Adjoint, State
-from metasp.influence.origin import kept_random_state, kept_values
+from metasp.influence.origin import kept_random_state, kept_values, uncompiled
 from metasp.influence.pseudo import (
     Loss,
     LossOf,
@@ -176,11 +176,10 @@ def _influence(
     if lr is None and optimizer is None:
         raise UserError("the pseudo step has no size: give lr, or an optimizer.")
     check_steps(steps)
-    check_traps(model, ())
+    check_functional(model)
     rule: Any = lr if optimizer is None else optimizer
     plan = make_plan(model, rule, options.get("scope"), lr, options.get("clip_norm"))
-    named = dict(model.named_parameters())
-    check_traps(model, [named[name] for name in plan.params])
+    check_traps(model, plan.params)
     device = next(iter(plan.params.values())).device
     batch = checked_pair(batch, device, "batch")
     goals = {what: checked_pair(pair, device, what) for what, pair in goals.items()}
@@ -196,10 +195,12 @@ def _influence(
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
+        uncompiled(),
         translated(),
     ):
         if recorded is None or recorded.tape.autocast:
             origin = None if recorded is None else recorded.origin
+            plan = plan.copied()
             recorded = record_in_scope(model, loss_fn, batch, plan, origin)
         tape = recorded.tape
         check_tape(tape.trap, tape.second_order_trap if steps > 1 else None)
@@ -289,13 +290,12 @@ def _laid_out(theta: Named, recorded: Recorded) -> Named:
 
 def _curvature(problem: Problem, at: _At, s: Named) -> tuple[Tensor, Named]:
     """Return J s and H s of the batch where a step began."""
-    for way in (products_from_tape, forward_over_reverse):
-        try:
-            product, curved = way(problem, at.theta, s)
-            _check(product, curved, at, s)
-            return product, curved
-        except (Unsupported, Disagree):
-            pass
+    try:
+        product, curved = products_from_tape(problem, at.theta, s)
+        _check(product, curved, at, s)
+        return product, curved
+    except (Unsupported, Disagree):
+        pass
     try:
         product, curved = double_backward(problem, at.theta, s)
     except Unsupported as error:
@@ -321,7 +321,7 @@ def _first_product(problem: Problem, recorded: Recorded, at: _At, s: Named) -> t
                 product = tape.push(seeds, shape)
             check_slopes(product, s, at.grads, at.loss)
             return product, "tape"
-        except Unsupported:
+        except (Unsupported, Disagree):
             pass
     try:
         product = forward_mode(problem, at.theta, s)

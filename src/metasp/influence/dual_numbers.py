@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as fw
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -110,7 +111,7 @@ class _Call:
             return [tangent_of(t) for t in self.results(duals)]
 
     def one_bent(self, tangents: Tangents, deltas: Tangents, bents: Tangents) -> list[Tensor]:
-        """How the inputs' gradients move along one direction."""
+        """Return how the inputs' gradients move along one direction, by dual numbers."""
         with fw.dual_level(), torch.enable_grad():
             leaves = [own_memory(t).requires_grad_() for t in self.inputs]
             duals = [t if d is None else dual(t, d) for t, d in zip(leaves, tangents)]
@@ -121,9 +122,39 @@ class _Call:
             ]
             needed = [t for t, grad in zip(made, moved) if grad is not None]
             grads = [grad for grad in moved if grad is not None]
-            found = torch.autograd.grad(needed, duals, grads, allow_unused=True)
+            slopes = torch.autograd.grad(needed, duals, grads, allow_unused=True)
             return [torch.zeros_like(t) if g is None else tangent_of(g).detach()
-                    for t, g in zip(leaves, found)]  # fmt: skip
+                    for t, g in zip(leaves, slopes)]  # fmt: skip
+
+    def bent_twice_back(
+        self, tangents: Tangents, deltas: Tangents, bents: Tangents, count: int
+    ) -> list[list[Tensor]]:
+        """Return the same for each direction, by differentiating the gradient: of the result f with
+        gradient delta the inputs' gradients move by J' bent + H dx, where H, the Hessian of
+        <delta, f>, is symmetric."""
+        with torch.enable_grad():
+            leaves = [own_memory(t).requires_grad_() for t in self.inputs]
+            made = self.results({id(t): leaf for t, leaf in zip(self.inputs, leaves)})
+            ends = [t for t, delta in zip(made, deltas) if delta is not None]
+            grads = torch.autograd.grad(
+                ends, leaves, [d for d in deltas if d is not None], create_graph=True,
+                allow_unused=True,
+            )  # fmt: skip
+            rows = []
+            for d in range(count):
+                along = [bent[d] for bent in bents if bent is not None]
+                parts = [_sum_along(ends, along)]
+                for grad, tangent in zip(grads, _at(tangents, d)):
+                    if grad is not None and tangent is not None and grad.requires_grad:
+                        parts.append((grad * tangent).sum())
+                slopes = torch.autograd.grad(
+                    torch.stack(parts).sum(), leaves, retain_graph=True, allow_unused=True
+                )
+                rows.append(
+                    [torch.zeros_like(t) if g is None else g.to_dense() if g.is_sparse else g
+                     for t, g in zip(leaves, slopes)]
+                )  # fmt: skip
+            return rows
 
     def each(self, ways: Callable[[], list[list[Tensor]]]) -> Tangents:
         """The ways of all directions, side by side."""
@@ -158,11 +189,30 @@ def again(
 
     def bend(tangents: Tangents, deltas: Tangents, bents: Tangents, layout: Layout) -> Tangents:
         count = next(t.shape[0] for t in bents if t is not None)
+        if func not in TWICE_BY_DUALS:
+            return it.each(lambda: it.bent_twice_back(tangents, deltas, bents, count))
         return it.each(
             lambda: [it.one_bent(_at(tangents, d), deltas, _at(bents, d)) for d in range(count)]
         )
 
     return Linearised(inputs, push, tuple(tensors), bend=bend)
+
+
+TWICE_BY_DUALS = frozenset((
+    F.gelu, F.leaky_relu, F.elu, F.selu, F.softplus, F.hardswish, F.relu6, F.hardtanh, torch.tanh,
+    Tensor.tanh, torch.sigmoid, Tensor.sigmoid, F.logsigmoid, torch.exp, Tensor.exp, torch.mul,
+    Tensor.mul, torch.div, Tensor.div, Tensor.__truediv__, F.max_pool2d, torch.max_pool2d,
+    torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.softmax, Tensor.softmax,
+    torch.log_softmax, Tensor.log_softmax, F.softmax, F.log_softmax, torch.matmul, Tensor.matmul,
+    torch.bmm, Tensor.bmm, F.scaled_dot_product_attention, F.layer_norm, F.cross_entropy,
+    F.nll_loss,
+))  # fmt: skip
+"""Calls whose gradient has right tangents. That of others may read a result that it saved, such as
+the factors of a matrix, as if it were constant: torch's solve and determinants do."""
+
+
+def _sum_along(ends: list[Tensor], along: list[Tensor]) -> Tensor:
+    return torch.stack([(end * move).sum() for end, move in zip(ends, along)]).sum()
 
 
 def _at(tangents: Tangents, d: int) -> list[Tensor | None]:

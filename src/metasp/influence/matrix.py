@@ -13,6 +13,7 @@ from metasp.errors import UserError
 from metasp.influence.checks import (
     DISAGREE,
     Disagree,
+    check_functional,
     check_slopes,
     check_tape,
     check_traps,
@@ -39,8 +40,9 @@ def influence_matrix(
     """Compute -lr <gradient of goal j's loss, gradient of example i's loss>, shape (goals,
     examples): what `example_influence` tends to for small steps, on each goal alone; negative is
     helpful. The model stays as it is."""
-    check_traps(model)
-    plan = make_plan(model, lr)
+    check_functional(model)
+    plan = make_plan(model, lr).copied()
+    check_traps(model, plan.params)
     device = next(iter(plan.params.values())).device
     batch, goal = checked_pair(batch, device, "batch"), checked_pair(goal, device, "goal")
     with kept_random_state(device), kept_values(model), torch.enable_grad():

@@ -373,7 +373,7 @@ def elementwise(optimizer: Optimizer) -> type[Optimizer]:
             "gradients, which the pseudo step would not take: remove them and clip with "
             "clip_norm=, or use a method that simulates no steps, such as er."
         )
-    patched = vars(optimizer).get("step")
+    patched: Any = vars(optimizer).get("step")
     while getattr(patched, "_wrapped_by_lr_sched", False):  # it counts the steps, and takes them
         patched = patched.__wrapped__
     if getattr(patched, "__func__", patched) not in (None, type(optimizer).step):

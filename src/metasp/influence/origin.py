@@ -1,9 +1,10 @@
 """Where every forward pass starts: buffers, attributes and random state, so that nothing drifts."""
 
 import random
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -216,6 +217,15 @@ def with_parameters(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[
     buffers = copies(dict(model.named_buffers()))
     with kept_values(model), kept_attributes(model), with_tensors(model, {**buffers, **params}):
         yield
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Let compiled parts of a model run as they were written: what looks at each operation cannot
+    look into them."""
+    if "torch._dynamo" not in sys.modules:  # which nobody has loaded who did not compile
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 @contextmanager

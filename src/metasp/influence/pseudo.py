@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from metasp.errors import UserError
 from metasp.influence.checks import (
     check_finite,
+    check_functional,
     check_steps,
     check_traps,
     checked_pair,
@@ -26,7 +27,14 @@ from metasp.influence.optimizers import (
     clipped,
     update_of,
 )
-from metasp.influence.origin import Origin, kept_random_state, kept_values, with_values
+from metasp.influence.origin import (
+    Origin,
+    copies,
+    kept_random_state,
+    kept_values,
+    uncompiled,
+    with_values,
+)
 from metasp.trees import Tree, call
 
 Scope = None | str | Callable[[str], bool]
@@ -52,6 +60,10 @@ class Plan:
         chosen = set(names)
         params = {k: v for k, v in self.params.items() if k in chosen}
         return replace(self, params=params, update=self.update.restrict(params))
+
+    def copied(self) -> "Plan":
+        """Return the same plan from copies of the parameters, into which a pass may write."""
+        return replace(self, params=copies(self.params))
 
     def cold(self) -> "Plan":
         """Return the same plan for an optimizer that has not taken a step yet."""
@@ -182,8 +194,9 @@ def virtual_parameters(
     do not move (frozen, out of scope, unused) are not in the answer.
     """
     check_steps(steps)
-    check_traps(model)
+    check_functional(model)
     plan = make_plan(model, rule, scope, clip=clip_norm)
+    check_traps(model, plan.params)
     device = next(iter(plan.params.values())).device
     batch = checked_pair(batch, device, "batch")
     with (
@@ -191,6 +204,7 @@ def virtual_parameters(
         kept_values(model),
         torch.inference_mode(False),
         torch.enable_grad(),
+        uncompiled(),
     ):
         problem = Problem(model, loss_fn, batch, Origin.of(model, device))
         theta, state = dict(plan.params), plan.update.state

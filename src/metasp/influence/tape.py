@@ -22,10 +22,15 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from metasp.errors import UserError
-from metasp.influence.checks import check_losses, check_traps, checked_pair, trap_of_call
+from metasp.influence.checks import (
+    REWRITTEN,
+    check_losses,
+    checked_pair,
+    trap_of_call,
+)
 from metasp.influence.dual_numbers import again, replaced, tensors_in
 from metasp.influence.jvp_rules import RULES, Linearised, Unsupported
-from metasp.influence.origin import Origin, RandomState, shortened, with_values
+from metasp.influence.origin import Origin, RandomState, shortened, uncompiled, with_values
 from metasp.influence.pseudo import Loss, LossOf, Named, Outputs, Pair, Plan, Problem
 from metasp.influence.second_order import Layout, Tangents
 from metasp.trees import call, same
@@ -311,18 +316,30 @@ def record(model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair) -> Recorded:
     Losses have the bits of ``loss_fn(model(x), y)``; BatchNorm statistics move once and random
     numbers are drawn, as in any forward pass.
     """
-    check_traps(model)
     params = dict(model.named_parameters())
     if not params:
         raise UserError("the model has no parameters: an influence needs trainable ones.")
     device = next(iter(params.values())).device
     batch = checked_pair(batch, device, "batch")
     origin = Origin.of(model, device)
-    recorder = Recorder(device)
-    with recorder:
+    recorder, before = Recorder(device), sizes(model)
+    with uncompiled(), recorder:
         losses = loss_fn(call(model, batch[0]), batch[1])
         check_losses(losses, len(batch[1]), "batch")
-    return Recorded(losses, batch, origin, recorder.finish(losses), params, versions(model))
+    tape = recorder.finish(losses)
+    if not torch.equal(before, sizes(model)):
+        tape.trap = REWRITTEN
+    return Recorded(losses, batch, origin, tape, params, versions(model))
+
+
+def sizes(model: nn.Module) -> Tensor:
+    """Return the norm of each parameter that is not one which every pass shortens."""
+    passing = {id(weight) for weight in shortened(model)}
+    chosen = [p.detach() for p in model.parameters() if id(p) not in passing]
+    norms = torch._foreach_norm(chosen)
+    if len({norm.dtype for norm in norms}) == 1:
+        return torch.stack(norms)
+    return torch.stack([norm.double() for norm in norms])
 
 
 def versions(model: nn.Module) -> dict[str, int]:
@@ -339,12 +356,14 @@ def record_in_scope(
     leaves no trace."""
     device = batch[1].device
     origin = origin or Origin.of(model, device)
-    recorder = Recorder(device)
+    recorder, before = Recorder(device), sizes(model)
     with origin.at(model, {}), with_values(model, plan.params):
         with recorder:
             losses = loss_fn(call(model, batch[0]), batch[1])
             check_losses(losses, len(batch[1]), "batch")
         tape = recorder.finish(losses)
+        if not torch.equal(before, sizes(model)):
+            tape.trap = REWRITTEN
     return Recorded(losses, batch, origin, tape, dict(model.named_parameters()), {})
 
 
