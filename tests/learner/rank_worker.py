@@ -4,6 +4,7 @@ Usage: torchrun … -m tests.learner.rank_worker FOLDER"""
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
@@ -56,7 +57,17 @@ def double(examples):
 
 
 def held(learner: ContinualLearner) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in learner._session.content()[0].items()}
+    """The content of a file, its tables column by column."""
+    tensors, _ = learner._session.content()
+    tables = learner._session.history.records.tables
+    columns = {
+        f"{kind}/{task}/{name}": torch.from_numpy(table[name].to_numpy().copy())
+        for (kind, task), table in tables.items()
+        for name in table.column_names
+        if table[name].type not in (pa.string(), pa.bool_()) and not table[name].null_count
+    }
+    own = {name: t.clone() for name, t in tensors.items() if not name.startswith("records/")}
+    return {**own, **columns}
 
 
 def said(learner: ContinualLearner) -> dict[str, Tensor]:

@@ -1,6 +1,5 @@
 """Turn whatever holds a user's examples into aligned tensors: inputs, labels and ids."""
 
-import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -105,12 +104,11 @@ def read_inputs(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
     if isinstance(x, Mapping):
         known = held if isinstance(held, Mapping) else {}
         x = {name: value for name, value in x.items() if name not in trees.LABELS or name in known}
-        if isinstance(held, Tensor):
-            raise UserError(
-                f"the inputs are a dictionary ({', '.join(map(str, x))}) and were one tensor "
-                "before: bring them to one kind."
-            )
-    inputs = as_tensor(x, "inputs") if isinstance(held, Tensor) else as_tree(x, None, "inputs")
+    inputs = (
+        as_tensor(x, "inputs")
+        if isinstance(held, Tensor) and not isinstance(x, Mapping)
+        else as_tree(x, None, "inputs")
+    )
     inputs = trees.each(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
     leaves = trees.named_leaves(inputs)
     before = {} if held is None else trees.named_leaves(held)
@@ -358,20 +356,17 @@ def as_ids(ids: Any, count: int, first: int) -> Tensor:
 
 def ids_to_forget(ids: Any) -> list[int]:
     """Return ids, ascending, of one whole number or any collection of them."""
-    rows = ids.reshape(-1).tolist() if hasattr(ids, "reshape") else ids
-    rows = [rows] if isinstance(rows, numbers.Number) else rows
-    if isinstance(rows, str) or not isinstance(rows, Iterable):
-        raise UserError(f"ids must be whole numbers, not {ids!r}.")
-    chosen = set()
-    for row in rows:
-        one = row.item() if hasattr(row, "item") else row
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < LARGEST_ID:
-            raise UserError(
-                f"ids must be whole numbers from 0, not {one!r}: a mask must be turned into ids "
-                "first, for instance ids[mask]."
-            )
-        chosen.add(one)
-    return sorted(chosen)
+    listed = (
+        isinstance(ids, Iterable) and not isinstance(ids, str) and not hasattr(ids, "__array__")
+    )
+    rows = np.atleast_1d(np.asarray(list(ids) if listed else ids))  # type: ignore[arg-type]
+    whole = rows.dtype.kind in "iu" and bool(((rows >= 0) & (rows < LARGEST_ID)).all())
+    if rows.size and not whole:
+        raise UserError(
+            f"ids must be whole numbers from 0, not {ids!r}: a mask must be turned into ids first, "
+            "for instance ids[mask]."
+        )
+    return sorted({*rows.reshape(-1).tolist()})
 
 
 def check_order(data: Any) -> None:
