@@ -9,8 +9,8 @@ from metasp.cli import COMMANDS, app
 ABOUT = (
     "After this page you can look up every command, option and setting of `metasp`.",
     "",
-    "`docs/make_cli.py` makes this page from the help of the commands. Names in square brackets at",
-    "the end of an option, such as `[gdumb]`, are the methods that have this setting.",
+    "`docs/make_cli.py` makes this page from the help of the commands. `metasp list methods NAME`",
+    "prints the settings of a method, which `metasp run --set NAME=VALUE` changes.",
 )
 
 

@@ -135,16 +135,16 @@ def arguments_of(method: str) -> list[str]:
     name, _, influence = method.partition(INFLUENCE)
     arguments = ["--method", name, *FLAGS, *OPTIMIZER.get(method, MOMENTUM)]
     if influence:
-        arguments += ["--influence", influence, "--shuffle-influence"]
+        arguments += ["--influence", influence]
+        arguments += ["--set", "influence.shuffle_influence=true"]
     if influence == "metasp":
-        arguments += ["--every", "2", "--influence-last", "2"]
+        arguments += ["--set", "influence.every=2", "--set", "influence.influence_last=2"]
     if name in STOPPED:
         arguments += ["--validation", "0.3", "--patience", "1", "--lr", "0.1"]
     if name == "joint":  # one phase that is long enough to wait in
         arguments += ["--epochs", "6", "--patience", "2"]
     for setting, value in TELLING.get(name, {}).items():
-        flag = "--" + setting.replace("_", "-")
-        arguments += [flag] if value is True else [flag, str(value)]
+        arguments += ["--set", f"{setting}={value}"]
     if name == "er":
         arguments += ["--observe", "1"]
     if METHODS[name].kind.schedules:

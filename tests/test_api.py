@@ -41,7 +41,7 @@ def test_a_process_that_a_test_starts_runs_this_tree(tmp_path):
 def test_a_run_in_three_lines(tmp_path, capsys):
     result = metasp.run(method="metasp", runs=tmp_path, epochs=1, limit_per_class=20, threads=1,
                         gamma=0.5)  # fmt: skip
-    assert result["spec"]["settings"]["gamma"] == 0.5
+    assert result["spec"]["method"]["gamma"] == 0.5
     assert len(result["class_il"]["matrix"]) == 5
     assert capsys.readouterr().out == ""
     rows = TensorDataset(X[:200].reshape(-1, 8, 8), Y[:200])

@@ -25,7 +25,7 @@ result = metasp.run(method="metasp", epochs=1, gamma=0.5, classes_per_task=[2, 8
 percent: float = 100 * result["class_il"]["A_inf"]
 lost: float | None = result["task_il"]["BWT"]
 folder: str = result["run"]
-method: str = result["spec"]["method"]
+method: str = result["spec"]["method"]["name"]
 
 x, y = torch.rand(20, 3), torch.randint(2, (20,))
 net = nn.Linear(3, 2)

@@ -79,16 +79,18 @@ def run(
     return cast(RunResult, result)
 
 
-def sorted_out(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a spec, with the settings of a method that stand beside them put in their
-    place."""
-    known = set(RunSpec.model_fields)
+def sorted_out(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a spec, with the settings of a method that stand beside them put among
+    its settings."""
+    settings = chosen.get("settings", {})
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            f"settings must be a dictionary of the method's settings, not {settings!r}."
+        )
+    loose = {key: value for key, value in chosen.items() if key not in RunSpec.model_fields}
     of_methods = {key for recipe in METHODS.values() for key in recipe.settings}
-    own = given.get("settings", {})
-    if not isinstance(own, Mapping):
-        raise UserError(f"settings must be a dictionary of the method's settings, not {own!r}.")
-    loose = {key: value for key, value in given.items() if key not in known}
     for key in loose:
         if key not in of_methods:
-            raise unknown("setting of a run", key, known | of_methods)
-    return {**{key: given[key] for key in given if key in known}, "settings": {**own, **loose}}
+            raise unknown("setting of a run", key, {*RunSpec.model_fields, *of_methods})
+    fields = {key: value for key, value in chosen.items() if key not in loose}
+    return {**fields, "settings": {**settings, **loose}}

@@ -312,13 +312,10 @@ class MLflow:
         spec, name = self.run.spec(), self.run.path.name
         tags = {self.NAME: name, "metasp.digest": spec.digest}
         made = self.client.create_run(self._experiment(), run_name=name, tags=tags)
-        values: dict[str, Any] = spec.as_dict()
+        values = spec.flat()
         for key in vars(spec.corrections):  # may be thousands: how many there are
             if key in values:
                 values[key] = len(values[key])
-        for part in ("method", "influence", "settings"):
-            if isinstance(values.get(part), Mapping):
-                values |= {f"{part}.{key}": value for key, value in values.pop(part).items()}
         params = [Param(key, str(value)) for key, value in values.items()]
         self.client.log_batch(made.info.run_id, params=params)
         return str(made.info.run_id)

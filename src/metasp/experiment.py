@@ -22,7 +22,7 @@ from metasp.engine.randomness import OwnRandomness
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
 from metasp.influence.parallel import Ranks
-from metasp.methods import usual_here
+from metasp.methods import usual
 from metasp.metrics import SCENARIOS, matrix_of, scores
 from metasp.processes import SharedRunDir, any_of, check_alike, check_same_run
 from metasp.spec import RunSpec
@@ -133,10 +133,7 @@ class Experiment:
     def _result(self) -> dict[str, Any]:
         result = summarise(self.directory.events())
         names = list(self.benchmark.source.class_names)
-        usual = usual_here(
-            self.spec.method, self.spec.epochs, self.spec.memory, self.spec.influence
-        )
-        told = {"spec": self.spec.as_dict(), "defaults": usual, "class_names": names}
+        told = {"spec": self.spec.as_dict(), "defaults": usual(self.spec), "class_names": names}
         ranks = {} if self.ranks is None else {"ranks": self.ranks.size}
         corrupt = len(self.trainer.skipping.rows) if self.trainer else 0
         if corrupt:

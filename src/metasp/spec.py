@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +15,8 @@ from metasp.corrections import Corrections
 from metasp.errors import UserError, unknown
 from metasp.toml import read_toml
 
+ADDED = "influence."  # begins the names of the settings of an influence that is added
+TABLES = ("method", "influence")  # of a spec's file: a name, and settings
 Optimizer = Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"]
 
 
@@ -27,7 +29,9 @@ class TrainingSpec(Config):
         "and with their settings; see `metasp list methods` for what is weighed.",
         role="method",
     )
-    settings: Mapping[str, object] = setting({}, "The method's own settings.", role="method")
+    settings: Mapping[str, object] = setting(
+        {}, "The method's own settings; `influence.NAME` for those of an influence.", role="method"
+    )
     memory: int = setting(200, "Examples the memory may hold.", min=0, role="memory")
     selection: str | None = setting(
         None, "What the memory keeps; see `metasp list selections`.", role="memory", owner="method"
@@ -285,19 +289,55 @@ class RunSpec(TrainingSpec):
         parts = (self.benchmark, method, f"m{self.memory}", f"s{self.seed}", self.digest)
         return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.")[:60] for part in parts)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values as in a file: the method and the influence as tables that hold their
+        name and their settings, without what is None."""
+        values = super().as_dict()
+        settings: dict[str, Any] = values.pop("settings")
+        for table in TABLES:
+            values[table] = {"name": values.pop(table)}
+        for key, value in settings.items():
+            table = "influence" if key.startswith(ADDED) else "method"
+            values[table][key.removeprefix(ADDED)] = value
+        return values
+
+    def flat(self) -> dict[str, Any]:
+        """Return plain values by one name each: settings as `method.NAME` or `influence.NAME`."""
+        return dict(flat_items(self.as_dict()))
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.as_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "the spec") -> Self:
-        for key in values:
-            if key not in cls.model_fields:
+        """Return the spec of plain values, in tables as in a file or flat."""
+        fields: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
+        for key, value in flat_items(values):
+            if key.startswith(("method.", ADDED)):
+                settings[key.removeprefix("method.")] = value
+            elif key in cls.model_fields:
+                fields[key] = value
+            else:
                 raise unknown(f"key in {source}", key, cls.model_fields)
-        return cls(**values)
+        if settings:
+            fields["settings"] = {**fields.get("settings", {}), **settings}
+        return cls(**fields)
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
         return cls.from_dict(read_toml(path), str(path))
+
+
+def flat_items(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield names and values, those in the tables `method` and `influence` as `method.NAME` and
+    `influence.NAME`, and the name of such a table as that of the table itself."""
+    for key, value in values.items():
+        if key not in TABLES or not isinstance(value, Mapping):
+            yield key, value
+            continue
+        for name, inner in value.items():
+            yield (key if name == "name" else f"{key}.{name}"), inner
 
 
 def to_list(value: Any) -> Any:

@@ -51,7 +51,7 @@ def test_a_finished_run_is_shown_without_its_data(tmp_path):
 def test_json_is_one_object(tmp_path):
     done = metasp("run", *QUICK, "--runs", tmp_path, "--json")
     result = json.loads(done.stdout)
-    assert result["spec"]["method"] == "er"
+    assert result["spec"]["method"]["name"] == "er"
     assert len(result["class_il"]["matrix"]) == 5
 
 
@@ -81,9 +81,13 @@ BAD = [
     (["run", "--epochs", "0"], "at least 1"),
     (["run", "--epochs", "two"], "not a valid integer"),
     (["run", "--memory", "-3"], "at least 0"),
-    (["run", "--method", "metasp", "--gamma", "2"], "between 0 and 1"),
-    (["run", "--method", "er", "--gamma", "0.5"], "or add influence metasp"),
-    (["run", "--method", "er", "--cutmix", "0.5"], "no settings of its own"),
+    (["run", "--method", "metasp", "--set", "gamma=2"], "between 0 and 1"),
+    (["run", "--method", "er", "--set", "gamma=0.5"], "or add influence metasp"),
+    (["run", "--method", "er", "--set", "cutmix=0.5"], "no settings of its own"),
+    (["run", "--method", "er", "--set", "gamma"], "NAME=VALUE"),
+    (["run", "--method", "der", "--alpha", "0.5"], "give --set alpha=VALUE"),
+    (["list", "methods", "dre"], "did you mean"),
+    (["list", "runs", "der"], "takes no name"),
     (["run", "--method", "bests"], "did you mean 'best'"),
     (["run", "--method", "er", "--influence", "metsp"], "did you mean 'metasp'"),
     (["run", "--memory", "5"], "smaller than the 10 classes"),
@@ -177,25 +181,26 @@ def test_threads_wait_without_spinning_unless_told(given, used):
 
 def test_influence_is_added_and_taken_away_by_flags(tmp_path):
     """A stored spec is a start: what is left of its settings has an owner still."""
-    added = ("--influence", "metasp", "--gamma", "0.5", "--shuffle-influence")
-    done = metasp("run", *QUICK, "--method", "derpp", *added, "--alpha", 0.3, "--runs", tmp_path,
-                  "--json")  # fmt: skip
+    settings = ("influence.gamma=0.5", "influence.shuffle_influence=true", "alpha=0.3")
+    flags = [word for text in settings for word in ("--set", text)]
+    done = metasp("run", *QUICK, "--method", "derpp", "--influence", "metasp", *flags,
+                  "--runs", tmp_path, "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     spec = result["spec"]
-    assert (spec["method"], spec["influence"]) == ("derpp", "metasp")
-    own = spec["settings"]
-    assert (own["gamma"], own["shuffle_influence"], own["alpha"]) == (0.5, True, 0.3)
+    own, added = spec["method"], spec["influence"]
+    assert own == {"name": "derpp", "alpha": 0.3, "beta": 0.5}
+    assert (added["name"], added["gamma"], added["shuffle_influence"]) == ("metasp", 0.5, True)
     file = Path(result["run"]) / "spec.toml"
     for flags, kept in (
         (("--influence", "none"), {"alpha": 0.3, "beta": 0.5}),
         (("--influence", "robust"), {"alpha": 0.3, "beta": 0.5}),
-        (("--method", "er"), {"gamma": 0.5, "shuffle_influence": True}),
+        (("--method", "er"), {"influence.gamma": 0.5, "influence.shuffle_influence": True}),
     ):
         values = dict(zip([flag[2:] for flag in flags[::2]], flags[1::2]))
         changed = spec_from(file, values)
         assert kept.items() <= changed.settings.items()
-        assert (changed.influence == "metasp") == ("gamma" in changed.settings)
+        assert (changed.influence == "metasp") == ("influence.gamma" in changed.settings)
         assert ("alpha" in changed.settings) == (changed.method == "derpp")
 
 

@@ -28,15 +28,6 @@ class Mine(Method):
 @pytest.fixture
 def mine(monkeypatch):
     monkeypatch.setitem(METHODS, "mine", Recipe(Mine))
-    import metasp.cli.run as module  # its flags are made of METHODS when it is loaded
-
-    monkeypatch.setattr(module, "command", None)
-    import importlib
-
-    importlib.reload(module)
-    yield
-    monkeypatch.undo()
-    importlib.reload(module)
 
 
 def said(capsys, *arguments):
@@ -49,34 +40,43 @@ def said(capsys, *arguments):
 QUICK = ("--epochs", 1, "--limit-per-class", 6, "--memory", 20, "--threads", 1, "--tasks", 2)
 
 
-def test_one_flag_says_what_it_is_to_each(mine, capsys):
-    words = " ".join(said(capsys, "run", "--help")[1].split())
-    assert words.count("--candidates ") == 1
-    _, _, flag = words.partition("--candidates ")
-    flag = flag.split(" --")[0]
-    assert "[default: 50] [mir]" in flag
-    assert "How many of them, in words. (few | many) [default: few] [mine]" in flag
+def test_each_method_lists_its_own(mine, capsys):
+    for name, row in (
+        ("mir", ["candidates", "a whole number", "50", "at least 1"]),
+        ("mine", ["candidates", "few or many", "few", ""]),
+    ):
+        _, out, _ = said(capsys, "list", "methods", name, "--json")
+        assert [*json.loads(out)["settings"][0].values()][:4] == row
+    assert said(capsys, "run", "--help")[1].count("candidates") == 0
 
 
 def test_the_chosen_method_decides_what_will_do(mine, capsys, tmp_path):
-    place = ("--runs", tmp_path, "--json")
-    code, out, _ = said(capsys, "run", "--method", "mine", "--candidates", "many", *QUICK, *place)
-    assert (code, json.loads(out)["spec"]["settings"]) == (0, {"candidates": "many"})
-    code, out, _ = said(capsys, "run", "--method", "mir", "--candidates", 40, *QUICK, *place)
-    assert (code, json.loads(out)["spec"]["settings"]) == (0, {"candidates": 40})
-    code, _, err = said(capsys, "run", "--method", "mine", "--candidates", 40, *QUICK, *place)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "unknown candidates '40'" in err
-    code, _, err = said(capsys, "run", "--method", "mir", "--candidates", "many", *QUICK, *place)
-    assert "candidates must be a whole number, not 'many'" in err
+    def run(method, value):
+        choice = ("--method", method, "--set", f"candidates={value}")
+        code, out, err = said(capsys, "run", *choice, *QUICK, "--runs", tmp_path, "--json")
+        return json.loads(out)["spec"]["method"] if code == 0 else (code, err)
+
+    assert run("mine", "many") == {"name": "mine", "candidates": "many"}
+    assert run("mir", 40) == {"name": "mir", "candidates": 40}
+    for method, value, words in (
+        ("mine", 40, "unknown candidates '40'"),
+        ("mir", "many", "candidates must be a whole number, not 'many'"),
+    ):
+        code, err = run(method, value)
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
 
 
 def test_a_sweep_gives_each_method_its_own(mine):
     tables = {
         "grid": {"method": ["mir", "mine"]},
-        "override": {"mine": {"candidates": "many"}, "mir": {"candidates": 40}},
+        "override": {"mine": {"method.candidates": "many"}, "mir": {"method.candidates": 40}},
     }
     specs = expand(parse(tables, "my.toml"))
     assert [spec.settings for spec in specs] == [{"candidates": 40}, {"candidates": "many"}]
     with pytest.raises(UserError, match="candidates"):
-        expand(parse({"grid": {"method": ["mine"]}, "override": {"mine": {"candidate": 1}}}, "x"))
+        expand(
+            parse(
+                {"grid": {"method": ["mine"]}, "override": {"mine": {"method.candidate": 1}}}, "x"
+            )
+        )

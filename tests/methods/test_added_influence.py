@@ -156,12 +156,14 @@ def test_the_stored_spec_says_all_that_was_done(tmp_path):
     stored = run(spec, tmp_path).directory
     found = stored.spec()
     assert found.influence == "metasp"
-    assert found.settings["influence_last"] == 2
-    assert found.settings["validation_old"] == 6
+    assert found.settings["influence.influence_last"] == 2
+    assert found.settings["influence.validation_old"] == 6
     assert found.settings["alpha"] == 0.2
     assert "-derpp-metasp-m60-" in stored.path.name
     usual = stored.result()["defaults"]
-    assert {**usual["settings"], **usual["schedule"]}.items() >= found.settings.items()
+    assert usual.pop("schedule.influence_last") == 2
+    settings = {k: v for k, v in found.flat().items() if "." in k and "influence_last" not in k}
+    assert usual == {"selection": "reservoir", **settings}
 
 
 @pytest.mark.parametrize(("method", "influence"), [("derpp", "metasp"), ("er-ace", "robust")])

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metasp.engine.from_spec import all_settings
-from metasp.methods import METHODS, usual_here
+from metasp.methods import METHODS, by_name, configured, usual
 from metasp.metrics import scores
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -27,15 +26,13 @@ def spec_of(**changes) -> RunSpec:
     method = changes.get("method", RunSpec().method)
     recipe = METHODS[method]
     spec = RunSpec(**{"selection": recipe.selection, **COMPLETE, **changes})
-    own = all_settings(method, recipe, spec)
-    return spec.with_(settings={key: value for key, value in own.items() if value is not None})
+    return spec.with_(settings=by_name(*configured(recipe, method, spec)))
 
 
 def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 3) -> dict:
     """A lower triangle of accuracies around a level, different for each seed."""
     random = np.random.default_rng([spec.seed, round(1000 * level)])
-    usual = usual_here(spec.method, spec.epochs, spec.memory, spec.influence)
-    result: dict = {"spec": spec.as_dict(), "defaults": usual}
+    result: dict = {"spec": spec.as_dict(), "defaults": usual(spec)}
     for scenario in ("class_il", "task_il"):
         matrix = [
             [float(np.clip(level + random.normal(0, 0.02), 0, 1)) if k <= t else None

@@ -101,7 +101,7 @@ def test_the_matrices_of_many_runs_are_one_tidy_csv(runs, capsys):
     for run in runs.iterdir():
         stored = json.loads((run / "result.json").read_text())
         spec = stored["spec"]
-        line = found[run.name, spec["method"], str(spec["seed"]), "3", "2"]
+        line = found[run.name, spec["method"]["name"], str(spec["seed"]), "3", "2"]
         for scenario in ("class_il", "task_il"):
             assert float(line[scenario]) == stored[scenario]["matrix"][2][1]
 

@@ -204,7 +204,7 @@ def test_a_default_is_what_it_was_when_the_run_was_made(tmp_path):
     run = make_run(tmp_path, method="mir", settings={"candidates": 7})
     assert labels(tmp_path) == [["mir (candidates 7)"]]
     result = json.loads((run / "result.json").read_text())
-    result["defaults"]["settings"]["candidates"] = 7
+    result["defaults"]["method.candidates"] = 7
     (run / "result.json").write_text(json.dumps(result))
     (run / "manifest.json").unlink()
     assert labels(tmp_path) == [["mir"]]

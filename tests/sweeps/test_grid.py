@@ -38,12 +38,11 @@ def test_a_method_without_memory_is_run_once_per_seed_not_once_per_memory():
 
 
 def test_a_setting_of_a_variant_may_be_given_to_the_others_alone():
-    found = expand(
-        parse({"grid": {"method": [{"method": "metasp", "gamma": 0.3}, "metasp-only-s"]}}, "x")
-    )
+    table = {"method": {"name": "metasp", "gamma": 0.3}}
+    found = expand(parse({"grid": {"method": [table, "metasp-only-s"]}}, "x"))
     assert [spec.settings for spec in found] == [{"gamma": 0.3}, {}]
-    tables = {"gamma": 0.3, "grid": {"method": ["metasp", "metasp-only-s"]}}
-    override = {"metasp-only-s": {"gamma": 1.0}}
+    tables = {"method.gamma": 0.3, "grid": {"method": ["metasp", "metasp-only-s"]}}
+    override = {"metasp-only-s": {"method": {"gamma": 1.0}}}
     assert len(expand(parse({**tables, "override": override}, "x"))) == 2
 
 
@@ -52,7 +51,7 @@ def test_a_setting_of_a_variant_may_be_given_to_the_others_alone():
     [
         ({"class_order": "3,0,2"}, "class"),
         ({"method": "mir", "memory_batch": 64}, "would take them all"),
-        ({"method": "metasp", "cluster": "features"}, "does not cluster the task"),
+        ({"method": "metasp", "method.cluster": "features"}, "does not cluster the task"),
         ({"method": "er", "selection": "gradient-diverse"}, "use gss"),
     ],
 )
@@ -95,14 +94,18 @@ def test_an_override_beats_the_grid_for_its_method_only():
         ({"method": "er", "grid": {"seed": [1]}, "override": {"er": {"lrr": 1}}}, "'lr'"),
         ({"grid": {"seed": [1]}, "override": 3}, "tables by method"),
         ({"grid": {"seed": [1]}, "override": {"er": {"method": "joint"}}}, "another method"),
-        ({"easiest": [datetime.date(2024, 1, 1)], "grid": {"seed": [1]}}, "is a date or time"),
-        ({"easiest": {"a": datetime.time(1)}, "grid": {"seed": [1]}}, "is a date or time"),
+        (
+            {"method.easiest": [datetime.date(2024, 1, 1)], "grid": {"seed": [1]}},
+            "is a date or time",
+        ),
+        ({"method.easiest": {"a": datetime.time(1)}, "grid": {"seed": [1]}}, "is a date or time"),
         ({"grid": {"memory": [-1]}}, "at least 0"),
         ({"epochs": 2, "grid": {"rehearse_last": [3]}}, "rehearse_last"),
         ({"grid": {"method": [3]}}, "must be a name"),
-        ({"grid": {"settings": {"nonsense": [3]}}}, "nonsense"),
+        ({"grid": {"method.nonsense": [3]}}, "nonsense"),
+        ({"grid": {"pseudo_steps": [3]}}, "did you mean 'method.pseudo_steps'"),
         (
-            {"grid": {"method": ["metasp", {"method": "er", "influence_last": 2}]}},
+            {"grid": {"method": ["metasp", {"method": "er", "method.influence_last": 2}]}},
             "key in the table of er",
         ),
         (
@@ -110,11 +113,18 @@ def test_an_override_beats_the_grid_for_its_method_only():
             "method and lr in the grid of my.toml both set lr",
         ),
         (
-            {"pseudo_steps": 2, "settings": {"pseudo_steps": 3}, "grid": {"method": ["metasp"]}},
-            "pseudo_steps appears twice",
+            {
+                "method.pseudo_steps": 2,
+                "method": {"name": "metasp", "pseudo_steps": 3},
+                "grid": {"seed": [1]},
+            },
+            "method.pseudo_steps appears twice",
         ),
-        ({"gamma": 0.3, "grid": {"method": ["metasp", "metasp-only-s"]}}, "makes metasp-only-s"),
-        ({"grid": {"method": ["metasp-only-p"], "gamma": [0.3]}}, "makes metasp-only-p"),
+        (
+            {"method.gamma": 0.3, "grid": {"method": ["metasp", "metasp-only-s"]}},
+            "metasp-only-s a variant",
+        ),
+        ({"grid": {"method": ["metasp-only-p"], "method.gamma": [0.3]}}, "makes metasp-only-p"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_the_cure(tables, words):
@@ -175,11 +185,10 @@ def test_the_listed_name_is_the_one_a_single_run_would_have(tmp_path):
 
 
 def test_an_override_wins_however_the_setting_is_written():
-    table = {"settings": {"pseudo_steps": 2}}
-    grid = {"pseudo_steps": [1, 3]}
-    sweep = {"method": "metasp", **table, "grid": grid}
+    grid = {"method": {"pseudo_steps": [1, 3]}}
+    sweep = {"method": {"name": "metasp", "pseudo_steps": 2}, "grid": grid}
     assert [s.settings["pseudo_steps"] for s in expand(parse(sweep, "my.toml"))] == [1, 3]
-    sweep["override"] = {"metasp": {"settings": {"pseudo_steps": 5}}}
+    sweep["override"] = {"metasp": {"method.pseudo_steps": 5}}
     assert [s.settings["pseudo_steps"] for s in expand(parse(sweep, "my.toml"))] == [5]
 
 
@@ -187,32 +196,37 @@ def test_influence_is_an_axis_whose_settings_go_to_the_points_that_have_it():
     found = expand(
         parse(
             {
-                "gamma": 0.5,
+                "influence.gamma": 0.5,
                 "grid": {
                     "method": ["er", "derpp"],
                     "influence": ["none", "metasp"],
-                    "shuffle_influence": [False, True],
+                    "influence.shuffle_influence": [False, True],
                 },
             },
             "my.toml",
         )
     )
-    assert [(s.method, s.influence, s.settings.get("shuffle_influence")) for s in found] == [
+    shuffled = "influence.shuffle_influence"
+    assert [(s.method, s.influence, s.settings.get(shuffled)) for s in found] == [
         (method, *rest)
         for method in ("er", "derpp")
         for rest in (("none", None), ("metasp", False), ("metasp", True))
     ]
-    assert [s.settings.get("gamma") for s in found] == 2 * [None, 0.5, 0.5]
-    with pytest.raises(UserError, match=r"gamma in my.toml is a setting of metasp, "):
-        expand(parse({"gamma": 0.5, "grid": {"method": ["er"]}}, "my.toml"))
-    table = {"method": "derpp", "influence": "robust", "easiest": 5}
+    assert [s.settings.get("influence.gamma") for s in found] == 2 * [None, 0.5, 0.5]
+    with pytest.raises(UserError, match=r"method.gamma in my.toml is a setting of metasp, "):
+        expand(parse({"method.gamma": 0.5, "grid": {"method": ["er"]}}, "my.toml"))
+    table = {"method": "derpp", "influence": "robust", "influence.easiest": 5}
     (spec,) = expand(parse({"grid": {"method": [table]}}, "my.toml"))
-    assert (spec.influence, spec.settings) == ("robust", {"easiest": 5})
+    assert (spec.influence, spec.settings) == ("robust", {"influence.easiest": 5})
 
 
 def test_best_is_the_recommended_method_and_selection():
     both = ("best", RECOMMENDED.method)
-    tables = {"alpha": 0.3, "grid": {"method": list(both)}, "override": {"best": {"epochs": 3}}}
+    tables = {
+        "method.alpha": 0.3,
+        "grid": {"method": list(both)},
+        "override": {"best": {"epochs": 3}},
+    }
     best, named = expand(parse(tables, "my.toml"))
     assert (best.method, best.selection, best.epochs) == (*RECOMMENDED, 3)
     assert (named.method, named.selection, named.epochs) == (RECOMMENDED.method, None, 5)

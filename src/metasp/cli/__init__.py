@@ -81,6 +81,8 @@ def main(
         sys.exit(fail(f"no command given.\n{error.format_message()}"))
     except click.UsageError as error:
         words = error.format_message()
+        if isinstance(error, click.NoSuchOption):
+            words = setting_hint(error.option_name) or words
         takes = {part.name for part in error.ctx.command.params} if error.ctx else set()
         if "unexpected extra argument" in words and takes & {"run", "file"}:
             words += ". Where a * found several runs, name one of them"
@@ -98,6 +100,17 @@ def main(
         sys.exit(fail("this machine has too little memory for this: choose a smaller width, "
                       "batch_size or image_size. What was stored is intact."))  # fmt: skip
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def setting_hint(option: str) -> str:
+    """Return how a setting of a method is given, where somebody gave it as an option."""
+    from metasp.methods import METHODS
+
+    name = option.lstrip("-").removeprefix("no-").replace("-", "_")
+    owners = [method for method, recipe in METHODS.items() if name in recipe.settings]
+    if not owners:
+        return ""
+    return f"{name} is a setting of method {', '.join(owners)}: give --set {name}=VALUE"
 
 
 def hint(error: click.UsageError) -> str:

@@ -91,19 +91,25 @@ def listing(jobs: "list[Job]") -> Table:
     table = Table()
     for name in ("run", "with", "stored"):
         table.add_column(name, overflow="fold")
-    common = varied([job.spec.as_dict() for job in jobs]) - {*NAMED, "settings"}
+    flat = [job.spec.flat() for job in jobs]
+    common = {key for key in varied(flat) if "." not in key} - NAMED
     own = {
-        name: varied([job.spec.settings for job in jobs if whose(job) == name])
+        name: varied([values for job, values in zip(jobs, flat) if whose(job) == name])
         for name in {whose(job) for job in jobs}
     }
-    for job in jobs:
-        values = {k: v for k, v in job.spec.as_dict().items() if k in common}
-        values |= {k: v for k, v in job.spec.settings.items() if k in own[whose(job)]}
+    for job, every in zip(jobs, flat):
+        names = common | {key for key in own[whose(job)] if "." in key}
+        values = {key: value for key, value in every.items() if key in names}
         if values.get("rehearse_last") == job.spec.epochs:  # all of them: no schedule
             del values["rehearse_last"]
-        words = (f"{key.replace('_', ' ')} {value}" for key, value in values.items())
+        words = (f"{shown(key)} {value}" for key, value in values.items())
         table.add_row(job.name, ", ".join(words), job.stored)
     return table
+
+
+def shown(key: str) -> str:
+    """Return the name of a setting in words."""
+    return key.rpartition(".")[2].replace("_", " ")
 
 
 def whose(job: "Job") -> tuple[str, str]:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from rich.console import Console
 from rich.table import Table
 
 from metasp.cli.options import data_option, json_option, runs_option
 from metasp.cli.terminal import typed
+from metasp.config import bounds_of, kinds, type_words
 from metasp.console import text_console
 from metasp.errors import UserError, unknown
 
@@ -27,13 +29,14 @@ SHOWN = {
 ABOUT_METHODS = (
     "* to begin with, with selection {selection}: --method best. influence: the examples that "
     "--influence weighs, of methods with several loss terms those of which. cost: of a step, in "
-    "steps of er. Settings: --json, or metasp run --help."
+    "steps of er. Settings: metasp list methods NAME."
 )
 
 EXAMPLES = """
 \b
 Examples:
   metasp list methods
+  metasp list methods der
   metasp list benchmarks --data DIR
   metasp list runs --runs runs --json
 """
@@ -41,11 +44,13 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("what")
+@click.argument("name", required=False)
 @runs_option
 @data_option
 @json_option
-def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
-    """List WHAT: methods, benchmarks, backbones, selections or runs."""
+def command(what: str, name: str | None, runs: Path, data: Path | None, as_json: bool) -> None:
+    """List WHAT: methods, benchmarks, backbones, selections or runs; or the settings of the method
+    NAME."""
     listings: dict[str, Callable[[], Rows]] = {
         "methods": methods,
         "benchmarks": lambda: benchmarks(data),
@@ -58,11 +63,16 @@ def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
     for option, of in (("runs", "runs"), ("data", "benchmarks")):
         if what != of and typed(option):
             raise UserError(f"--{option} only applies to `metasp list {of}`: leave it out.")
+    console = text_console()
+    if name is not None:
+        if what != "methods":
+            raise UserError(f"`metasp list {what}` takes no name: leave {name!r} out.")
+        show_method(name, as_json, console)
+        return
     rows = listings[what]()
     if as_json:
         print(json.dumps({what: rows}))
         return
-    console = text_console()
     if not rows:
         console.print(f"no {what} in {runs}")
         return
@@ -77,6 +87,38 @@ def command(what: str, runs: Path, data: Path | None, as_json: bool) -> None:
         from metasp.methods import RECOMMENDED
 
         table.caption = ABOUT_METHODS.format(selection=RECOMMENDED.selection)
+    console.print(table)
+
+
+def show_method(name: str, as_json: bool, console: Console) -> None:
+    """Print what a method does and its settings."""
+    from metasp.methods import method_named
+
+    recipe = method_named(name)
+    rows = [
+        {
+            "setting": key,
+            "type": type_words(kinds(field)[0]),
+            "default": "" if default is None else str(default),
+            "bounds": bounds_of(field),
+            "what": field.description or "",
+        }
+        for (key, field), default in zip(
+            recipe.Settings.model_fields.items(), recipe.settings.values()
+        )
+    ]
+    if as_json:
+        print(json.dumps({"method": name, "what": recipe.what, "settings": rows}))
+        return
+    console.print(recipe.what, highlight=False)
+    if not rows:
+        console.print(f"method {name} has no settings of its own")
+        return
+    table = Table(caption="metasp run --set NAME=VALUE", caption_justify="left")
+    for heading in rows[0]:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row.values())
     console.print(table)
 
 

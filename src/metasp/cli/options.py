@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -10,9 +10,10 @@ import click
 from pydantic.fields import FieldInfo
 
 from metasp.config import choices, fields_with, kinds
-from metasp.errors import unknown
+from metasp.errors import UserError, unknown
 from metasp.folders import DATA_VARIABLE, RUNS, RUNS_VARIABLE
-from metasp.spec import RunSpec
+from metasp.methods import without_derived
+from metasp.spec import ADDED, RunSpec
 
 Command = Callable[..., Any]
 
@@ -83,33 +84,16 @@ class Numbers(click.ParamType[Any]):
             self.fail(f"{value!r} is not a list of whole numbers such as 10,20", param, ctx)
 
 
-class AnyValue(click.ParamType[Any]):
-    """A value of more than one kind: a number, true or false, or else text. Whoever it is for
-    decides whether that will do."""
-
-    name = "value"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value in ("true", "false"):
-            return value == "true"
-        for kind in (int, float):
-            with contextlib.suppress(ValueError, TypeError):
-                return kind(value)
-        return value
-
-
-def field_option(name: str, types: Collection[Any], text: str) -> Callable[[Command], Command]:
-    """Make the flag of a setting that takes these types; absent means not given."""
-    flag = f"--{name.replace('_', '-')}"
-    if bool in types:
-        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
-    single = [kind for kind in types if kind is not type(None)]
-    wanted: Any = single[0] if single[0] in (int, float) else str
-    if get_origin(single[0]) is tuple:
-        wanted = Numbers()
-    if len(single) > 1:
-        wanted = AnyValue()
-    return click.option(flag, name, type=wanted, default=None, help=text)
+def field_option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    """Make the flag of a field; absent means not given."""
+    flag, (kind, *_) = f"--{name.replace('_', '-')}", kinds(field)
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=describe(field))
+    if get_origin(kind) is tuple:
+        kind = Numbers()
+    elif kind not in (int, float):
+        kind = str
+    return click.option(flag, name, type=kind, default=None, help=describe(field))
 
 
 def describe(field: FieldInfo) -> str:
@@ -124,25 +108,45 @@ def describe(field: FieldInfo) -> str:
     return " ".join(parts)
 
 
-def spec_options(function: Command) -> Command:
-    """Add the flags of a run: the spec's own, and those of every method's settings. Where methods
-    have a setting of one name, it is one flag, which says what it is to each of them."""
-    from metasp.methods import METHODS
+ROLES = ("data", "labels", "method", "memory", "training", "model", "machine", "seed")
 
-    owners: dict[str, dict[str, list[str]]] = {}
-    types: dict[str, set[Any]] = {}
-    for method, recipe in METHODS.items():
-        for name, field in recipe.Settings.model_fields.items():
-            types.setdefault(name, set()).update(kinds(field))
-            owners.setdefault(name, {}).setdefault(describe(field), []).append(method)
-    for name in sorted(owners, reverse=True):
-        texts = [f"{text} [{', '.join(methods)}]" for text, methods in owners[name].items()]
-        function = field_option(name, types[name], " ".join(texts))(function)
+
+def spec_options(function: Command) -> Command:
+    """Add a flag for each field of a run's spec, and `--set` for the settings of its method."""
+    function = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of the method, such as alpha=0.3, or of the added influence, such as "
+        "influence.strict=0.1; `metasp list methods NAME` lists them.",
+    )(function)
     hidden = {"settings", *fields_with(RunSpec, owner="run"), *CORRECTIONS}
-    for name, field in reversed(RunSpec.model_fields.items()):
-        if name not in hidden:
-            function = field_option(name, kinds(field), describe(field))(function)
+    names = [name for role in ROLES for name in fields_with(RunSpec, role=role)]
+    for name in reversed([name for name in names if name not in hidden]):
+        function = field_option(name, RunSpec.model_fields[name])(function)
     return function
+
+
+def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the settings that were given as NAME=VALUE."""
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set takes NAME=VALUE, such as --set alpha=0.3, not {text!r}.")
+        settings[name.strip().removeprefix("method.")] = plain_value(value.strip())
+    return settings
+
+
+def plain_value(text: str) -> Any:
+    """Return what is written as true, false, none or a number as such, and else the text."""
+    if text.lower() in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[text.lower()]
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text
 
 
 CORRECTIONS = {
@@ -163,55 +167,25 @@ def correction_options(function: Command) -> Command:
     return function
 
 
-def spec_from(file: Path | None, given: dict[str, Any]) -> RunSpec:
-    """A spec from a TOML file (or the defaults) and the flags that override it."""
-    own = set(RunSpec.model_fields)
-    chosen = {key: value for key, value in given.items() if value is not None}
+def spec_from(file: Path | None, flags: dict[str, Any]) -> RunSpec:
+    """Return the spec of a TOML file (or the defaults) with the flags that override it."""
     spec = RunSpec.from_toml(file) if file else RunSpec()
-    flags = {key: value for key, value in chosen.items() if key in own}
-    # The spec of a stored run says "all of them" by their number.
-    if spec.data_digest is not None and spec.rehearse_last == spec.epochs:
-        flags.setdefault("rehearse_last", flags.get("epochs", spec.epochs))
-    # And it names what the method and the network gave it, which others do not get.
-    if spec.data_digest is not None and flags.get("method", spec.method) != spec.method:
-        flags = {**dict.fromkeys(fields_with(RunSpec, owner="method")), **flags}
-    if spec.data_digest is not None and flags.get("backbone", spec.backbone) != spec.backbone:
-        flags = {**dict.fromkeys(fields_with(RunSpec, owner="backbone")), **flags}
-    kept = without_rules(spec) if spec.data_digest is not None else spec.settings
-    kept = carried_over(kept, spec, flags)
-    settings = {**kept, **{k: v for k, v in chosen.items() if k not in own}}
-    return spec.with_(**flags, settings=settings)
-
-
-def carried_over(
-    settings: Mapping[str, object], spec: RunSpec, flags: Mapping[str, object]
-) -> Mapping[str, object]:
-    """The settings of a spec that still have an owner where flags name another method, or another
-    influence to be added to it."""
-    from metasp.methods import INFLUENCE, own_settings
-
-    added: set[str] = set()
-    if spec.influence in INFLUENCE:
-        added = own_settings(INFLUENCE[spec.influence])
-    if flags.get("method", spec.method) != spec.method:
-        settings = {key: value for key, value in settings.items() if key in added}
-    if flags.get("influence", spec.influence) != spec.influence:
-        settings = {key: value for key, value in settings.items() if key not in added}
-    return settings
-
-
-def without_rules(spec: RunSpec) -> dict[str, object]:
-    """The settings of a stored run less those that followed from its epochs and memory, which may
-    be others now."""
-    from metasp.methods import usual, usual_here
-
-    open_, here = usual(spec.method, spec.influence), {}
-    if open_:
-        here = usual_here(spec.method, spec.epochs, spec.memory, spec.influence)
-    followed = {
-        key: here[part][key]
-        for part in ("settings", "schedule")
-        for key, value in open_.get(part, {}).items()
-        if value is None
-    }
-    return {k: v for k, v in spec.settings.items() if k not in followed or followed[k] != v}
+    stored = spec.data_digest is not None
+    changes = {k: v for k, v in flags.items() if v is not None and k in RunSpec.model_fields}
+    changed = {k for k in changes if k != "settings" and changes[k] != getattr(spec, k)}
+    settings = dict(spec.settings)
+    if stored:
+        settings = without_derived(spec)
+        # The spec of a stored run says "all of them" by their number.
+        if spec.rehearse_last == spec.epochs:
+            changes.setdefault("rehearse_last", changes.get("epochs", spec.epochs))
+        # And it names what the method and the network gave it, which others do not get.
+        for owner in ("method", "backbone"):
+            if owner in changed:
+                changes = {**dict.fromkeys(fields_with(RunSpec, owner=owner)), **changes}
+    if "method" in changed:
+        settings = {k: v for k, v in settings.items() if k.startswith(ADDED)}
+    if "influence" in changed:
+        settings = {k: v for k, v in settings.items() if not k.startswith(ADDED)}
+    settings |= parsed_settings(flags.get("settings") or ())
+    return spec.with_(**{**changes, "settings": settings})

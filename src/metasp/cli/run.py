@@ -40,6 +40,7 @@ EXAMPLES = """
 Examples:
   metasp run
   metasp run --method er --memory 100 --seed 1
+  metasp run --method der --set alpha=0.5
   metasp run --spec my.toml --epochs 20
   metasp run --json > result.json
   metasp run --track tensorboard
@@ -76,13 +77,13 @@ def command(
 ) -> int:
     """Train on a stream of tasks and store the run. A run that is already finished is shown,
     and a run that was stopped continues."""
-    from metasp.methods import BEST, method_named
+    from metasp.methods import BEST, configured, method_named
 
     cluster = on_cluster(data, given)
     found = {name: given.pop(name) for name in CORRECTIONS}
     files = {name: path for name, path in found.items() if path is not None}
     spec = spec_from(file, given)
-    method_named(spec.method)  # a wrong name is told of before torch is loaded
+    configured(method_named(spec.method), spec.method, spec)  # refused before torch is loaded
     from metasp.experiment import prepare
     from metasp.processes import joined
 

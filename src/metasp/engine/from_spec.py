@@ -22,7 +22,16 @@ from metasp.influence.parallel import Ranks
 from metasp.influence.splitting import split_over_ranks
 from metasp.memory import Memory, selection
 from metasp.memory.rehsel import CLUSTERING
-from metasp.methods import METHODS, Recipe, added_by, method_named, resolved, settings_of_both
+from metasp.methods import (
+    METHODS,
+    Recipe,
+    Settings,
+    added_by,
+    by_name,
+    configured,
+    method_named,
+    resolved,
+)
 from metasp.methods.base import Method
 from metasp.methods.context import Plan, TrainingContext, evaluating
 from metasp.methods.weighting import InfluenceWeights
@@ -99,7 +108,15 @@ def check_model(model: nn.Module, spec: RunSpec, recipe: Recipe, benchmark: Benc
     pixels = keeps.decide in CLUSTERING and keeps.points == "pixels"
     if recipe.kind.moves_inputs:
         one_tensor(few, spec.method)
-    if recipe.selection is not None and pixels and spec.settings.get("cluster") != "features":
+    if (
+        recipe.selection is not None
+        and pixels
+        and "features"
+        not in (
+            spec.settings.get("cluster"),
+            spec.settings.get("influence.cluster"),
+        )
+    ):
         one_tensor(few, f"selection {spec.selection}")
     try:
         with evaluating(model), kept_random_state(torch.device("cpu")):
@@ -134,8 +151,7 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
             f"the data of {spec.benchmark} is not what this run was started with (digest "
             f"{source.digest}, expected {spec.data_digest}): point --data to the same data."
         )
-    check_compatible(spec.method, recipe, spec, spec.observe)
-    own = all_settings(spec.method, recipe, spec)
+    own = check_compatible(spec.method, recipe, spec, spec.observe)
     check_momentum(spec.optimizer, spec.momentum)
     optimizer = OPTIMIZERS[spec.optimizer]
     momentum = or_default(spec.momentum, recipe.kind.momentum if spec.optimizer == "sgd" else 0.0)
@@ -155,7 +171,7 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
         backbone=backbone,
         width=None if backbone == OWN else spec.width or default_width(backbone),
         device=str(choose_device(spec.device)),
-        settings={key: value for key, value in own.items() if value is not None},
+        settings=by_name(*own),
     )
     if spec.validation:
         check_stopping(spec.method, recipe)
@@ -178,25 +194,15 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
     return done
 
 
-def all_settings(name: str, recipe: Recipe, options: TrainingSpec) -> dict[str, Any]:
-    """The settings of a method, and of the influence that is added to it, by name."""
-    values: dict[str, Any] = {}
-    own = settings_of_both(recipe, name, options.influence, options.settings)
-    for each, settings in zip((recipe, added_by(options.influence)), own):
-        if each is not None and settings is not None:
-            values |= vars(each.kind.filled_in(settings, options.epochs, options.memory))
-    return values
-
-
 def build_method(
     name: str, recipe: Recipe, options: TrainingSpec, learner: TrainingContext
 ) -> Method:
     """The method, and in the learner the influence that is added to it."""
-    epochs, memory, added = options.epochs, options.memory, added_by(options.influence)
-    own, weights = settings_of_both(recipe, name, options.influence, options.settings)
-    method = recipe.kind(learner, recipe.kind.filled_in(own, epochs, memory))
+    added = added_by(options.influence)
+    own, weights = configured(recipe, name, options)
+    method = recipe.kind(learner, own)
     if added is not None:
-        learner.weigh = added.kind.weigher(learner, added.kind.filled_in(weights, epochs, memory))
+        learner.weigh = added.kind.weigher(learner, weights)
     return method
 
 
@@ -208,20 +214,18 @@ def check_stopping(name: str, recipe: Recipe) -> None:
         )
 
 
-def check_compatible(name: str, recipe: Recipe, spec: TrainingSpec, observe: int = 0) -> None:
-    """Refuse what the method cannot do, or would silently ignore."""
+def check_compatible(
+    name: str, recipe: Recipe, spec: TrainingSpec, observe: int = 0
+) -> tuple[Settings, Settings | None]:
+    """Refuse what the method cannot do, or would silently ignore. Return its settings and those of
+    the influence that is added to it."""
+    settings = configured(recipe, name, spec)
     kind = recipe.kind
     chosen = spec.selection or recipe.selection
     if spec.selection is not None and recipe.selection is None:
         raise UserError(f"method {name!r} keeps no memory: leave out the selection.")
     if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules:
         raise UserError(f"method {name!r} does not follow rehearse_last: leave it out.")
-    last = spec.settings.get("influence_last")
-    if isinstance(last, int) and last > spec.epochs:
-        raise UserError(
-            f"influence_last is {last} but a task has only {spec.epochs} epochs: give at most that "
-            "many."
-        )
     check_influence(name, recipe, spec, observe)
     if chosen == GRADIENTS and kind.selection != GRADIENTS:
         raise UserError(
@@ -230,7 +234,6 @@ def check_compatible(name: str, recipe: Recipe, spec: TrainingSpec, observe: int
         )
     added = added_by(spec.influence)
     kinds = [kind] if added is None else [kind, added.kind]
-    settings = settings_of_both(recipe, name, spec.influence, spec.settings)
     for each, own in zip(kinds, settings):
         each.check(own, spec.memory_batch, selection(chosen or "reservoir"))
     if chosen is not None and selection(chosen).judged and not any(k.judges for k in kinds):
@@ -245,6 +248,7 @@ def check_compatible(name: str, recipe: Recipe, spec: TrainingSpec, observe: int
             "metasp method, or observe=1 in a run; a method of your own that computes it says "
             "so by measures = True."
         )
+    return settings
 
 
 def check_influence(name: str, recipe: Recipe, spec: TrainingSpec, observe: int) -> None:

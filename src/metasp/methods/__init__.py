@@ -10,7 +10,7 @@ from metasp.errors import UserError, unknown
 from metasp.lazy import lazily, load
 from metasp.methods import settings as of
 from metasp.methods.settings import Settings
-from metasp.spec import RunSpec
+from metasp.spec import ADDED, RunSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from metasp.methods.base import Method
@@ -23,7 +23,6 @@ __all__ = [
     "Recipe",
     "Settings",
     "method_named",
-    "settings_of",
 ]
 
 
@@ -202,86 +201,98 @@ def method_named(name: str) -> Recipe:
     return METHODS[name]
 
 
-def settings_of(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Settings:
-    """A method's settings from plain values, or one sentence about what is wrong; the method need
-    not be in the registry."""
-    known = [*recipe.Settings.model_fields]
-    for key in values:
-        if key not in known:
-            if not known:
-                raise UserError(f"method {name!r} has no settings of its own: leave {key!r} out.")
-            raise unknown(f"setting of method {name!r}", key, known)
-    return recipe.Settings(**{**recipe.preset, **values})
-
-
 def added_by(influence: str) -> Recipe | None:
-    """The method whose weights are added to another's updates; None: nobody's."""
+    """Return the method whose weights are added to another's updates; None: nobody's."""
     return METHODS[INFLUENCE[influence]] if influence in INFLUENCE else None
 
 
-def own_settings(name: str, influence: str = "none") -> set[str]:
-    """The names of a method's own settings, and of those of an influence that is added to it."""
-    recipes = (method_named(name), added_by(influence))
-    return {key for recipe in recipes if recipe is not None for key in recipe.settings}
-
-
-def settings_of_both(
-    recipe: Recipe, name: str, influence: str, values: Mapping[str, Any]
-) -> tuple[Settings, Settings | None]:
-    """A method's settings, and those of the influence that is added to it, from plain values."""
+def setting_names(method: str, influence: str = "none") -> set[str]:
+    """Return the names that settings have in a flat spec: `method.NAME`, and `influence.NAME` for
+    an influence that is added."""
     added = added_by(influence)
+    names = {f"method.{key}" for key in method_named(method).settings}
+    return names | {f"{ADDED}{key}" for key in (added.settings if added else ())}
+
+
+def configured(
+    recipe: Recipe, name: str, options: TrainingSpec
+) -> tuple[Settings, Settings | None]:
+    """Return a method's settings and those of the influence that is added to it, with what follows
+    from the epochs and the memory filled in; the method need not be in the registry."""
+    added, own, weights = added_by(options.influence), dict[str, Any](), dict[str, Any]()
+    for key, value in options.settings.items():
+        only_added = added is not None and key in {*added.settings} - {*recipe.settings}
+        if added is None:
+            refuse_others(recipe, name, key)
+        if key.startswith(ADDED) or only_added:
+            weights[key.removeprefix(ADDED)] = value
+        else:
+            own[key] = value
+    sizes = options.epochs, options.memory
+    settings = settings_of(recipe, f"method {name!r}", own).filled_in(*sizes)
     if added is None:
-        for key in values.keys() - recipe.settings.keys():
-            ways = [way for way, of in INFLUENCE.items() if key in own_settings(of)]
-            if ways and recipe.influence:
-                raise UserError(
-                    f"{key} is a setting of influence, which method {name!r} does not use: leave "
-                    f"it out, or add influence {' or '.join(ways)}."
-                )
-            if ways:
-                names = " or ".join(INFLUENCE[way] for way in ways)
-                raise UserError(
-                    f"{key} is a setting of method {names}, and the method is {name!r}: leave the "
-                    "setting out, or choose that method."
-                )
-        return settings_of(recipe, name, values), None
-    theirs = {*added.settings}
-    twice = theirs & {*recipe.settings}
-    if twice:
+        return settings, None
+    return settings, settings_of(added, f"influence {options.influence}", weights).filled_in(*sizes)
+
+
+def settings_of(recipe: Recipe, owner: str, values: Mapping[str, Any]) -> Settings:
+    """Return a method's settings from plain values, or say in one sentence what is wrong."""
+    known = recipe.Settings.model_fields
+    for key in values:
+        if not known:
+            raise UserError(f"{owner} has no settings of its own: leave {key!r} out.")
+        if key not in known:
+            raise unknown(f"setting of {owner}", key, known)
+    return recipe.Settings(**{**recipe.preset, **values})
+
+
+def refuse_others(recipe: Recipe, name: str, key: str) -> None:
+    """Refuse a setting that is of an influence while none is added."""
+    if key in recipe.settings:
+        return
+    bare = key.removeprefix(ADDED)
+    ways = [way for way in INFLUENCE if bare in METHODS[INFLUENCE[way]].settings]
+    if ways and recipe.influence:
         raise UserError(
-            f"influence {influence} and method {name!r} both have a setting {min(twice)}, so they "
-            "do not go together: rename that of your method, or leave influence out."
+            f"{bare} is a setting of influence, which method {name!r} does not use: leave it out, "
+            f"or add influence {' or '.join(ways)}."
         )
-    known = {key: value for key, value in values.items() if key not in theirs}
-    weights = {key: value for key, value in values.items() if key in theirs}
-    return settings_of(recipe, name, known), settings_of(added, INFLUENCE[influence], weights)
+    if ways:
+        raise UserError(
+            f"{bare} is a setting of method {' or '.join(INFLUENCE[way] for way in ways)}, and the "
+            f"method is {name!r}: leave the setting out, or choose that method."
+        )
 
 
-def usual(name: str, influence: str = "none") -> dict[str, Any]:
-    """What a method does unless told otherwise, with an influence added to it or without: its
-    selection, its settings and, apart, those that divide the epochs. Empty for a method that is not
-    known here."""
-    if name not in METHODS:
-        return {}
-    recipe, settings, schedule = METHODS[name], dict[str, Any](), set[str]()
-    for each in (recipe, added_by(influence)):
-        if each is not None:
-            settings |= each.settings
-            schedule |= {*fields_with(each.Settings, role="schedule")}
+def by_name(own: Settings, weights: Settings | None) -> dict[str, Any]:
+    """Return settings by their names in `RunSpec.settings`, without what is None."""
+    named = {**dict(own), **{f"{ADDED}{key}": value for key, value in weights or ()}}
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def without_derived(spec: RunSpec) -> dict[str, Any]:
+    """Return the settings of a stored spec less those that followed from its epochs and memory,
+    which may be others now."""
+    recipe, added = method_named(spec.method), added_by(spec.influence)
+    plain = dict(recipe.settings)
+    if added is not None:
+        plain |= {f"{ADDED}{key}": value for key, value in added.settings.items()}
+    derived = by_name(*configured(recipe, spec.method, spec.with_(settings={})))
     return {
-        "selection": recipe.selection,
-        "settings": {k: v for k, v in settings.items() if k not in schedule},
-        "schedule": {k: v for k, v in settings.items() if k in schedule},
+        key: value
+        for key, value in spec.settings.items()
+        if plain.get(key) is not None or derived.get(key) != value
     }
 
 
-def usual_here(name: str, epochs: int, memory: int, influence: str = "none") -> dict[str, Any]:
-    """The same, with what follows from the epochs and the memory filled in."""
-    found, values = usual(name, influence), dict[str, Any]()
-    for each in (METHODS[name], added_by(influence)):
-        if each is not None:
-            own = settings_of(each, name, {})
-            values |= vars(each.kind.filled_in(own, epochs, memory))
-    for part in ("settings", "schedule"):
-        found[part] = {key: values[key] for key in found[part]}
-    return found
+def usual(spec: RunSpec) -> dict[str, Any]:
+    """Return what the method of a spec does where nothing else is chosen, by the names of a flat
+    spec; `schedule.NAME` is a setting that divides the epochs."""
+    recipe = method_named(spec.method)
+    own, weights = configured(recipe, spec.method, spec.with_(settings={}))
+    values: dict[str, Any] = {"selection": recipe.selection}
+    for prefix, settings in (("method.", own), (ADDED, weights)):
+        schedule = fields_with(type(settings), role="schedule") if settings else ()
+        for key, value in settings or ():
+            values[f"{'schedule.' if key in schedule else prefix}{key}"] = value
+    return {key: value for key, value in values.items() if value is not None}

@@ -63,12 +63,6 @@ class Method(Stateful, ABC):
         """Refuse what the method cannot do, before anything is trained."""
 
     @classmethod
-    def filled_in(cls, settings: Any, epochs: int, memory: int) -> Any:
-        """The settings, with a value for whatever follows from other things unless it is given:
-        so that a stored spec says what was done."""
-        return settings
-
-    @classmethod
     def weigher(cls, learner: TrainingContext, settings: Any) -> Weigher:
         """What weighs the updates of any other method as this one weighs its own; for methods that
         INFLUENCE names."""

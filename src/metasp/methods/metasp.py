@@ -12,13 +12,8 @@ from metasp.memory import Selection
 from metasp.memory.rehsel import CLUSTERING, rehsel, rehsel_as_written
 from metasp.methods.base import Method, Phase, finetune_phase
 from metasp.methods.context import Step, TrainingContext, Weigher
-from metasp.methods.settings import MetaSPSettings
-from metasp.methods.weighting import (
-    FEWEST_FOR_BATCHNORM,
-    InfluenceWeights,
-    ScheduledWeights,
-    checked_head,
-)
+from metasp.methods.settings import MetaSPSettings, influence_epochs
+from metasp.methods.weighting import InfluenceWeights, ScheduledWeights, checked_head
 from metasp.types import Batch, Task
 
 INFLUENCE_COST = 9.0  # of a step, in plain ones: 4.6 times a rehearsal step of twice the batch
@@ -35,15 +30,6 @@ class MetaSP(Method):
     Settings = MetaSPSettings
     selection: ClassVar[str | None] = "task-balanced"
     stored = ("weigh",)
-
-    @classmethod
-    def filled_in(cls, settings: MetaSPSettings, epochs: int, memory: int) -> MetaSPSettings:
-        tenth = float(max(FEWEST_FOR_BATCHNORM, memory // 10))
-        return settings.with_(
-            influence_last=influence_epochs(settings.influence_last, epochs),
-            validation_old=settings.validation_old or tenth,
-            validation_new=settings.validation_new or tenth,
-        )
 
     @classmethod
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
@@ -112,11 +98,6 @@ def look_where_told(learner: TrainingContext, settings: MetaSPSettings) -> None:
         check_scope(learner, settings.scope)
     if settings.reuse is not None:
         checked_head(learner, settings.scope)
-
-
-def influence_epochs(wanted: int | None, epochs: int) -> int:
-    """The paper's 5 of 50, scaled: a tenth of the epochs, at least one."""
-    return wanted or max(1, round(epochs / 10))
 
 
 def check_scope(learner: TrainingContext, scope: str) -> None:

@@ -201,7 +201,7 @@ class LowLoss(Weigher):
         self.keep_ids, self.epoch = NO_IDS, -1
         if self.settings.told and learner.told is None:
             raise UserError(
-                "the true share of wrong labels is not known for this data, so --told has nothing "
+                "the true share of wrong labels is not known for this data, so told has nothing "
                 "to go by: give the share to drop instead."
             )
 

@@ -8,9 +8,16 @@ from pydantic import model_validator
 from metasp.config import Config, setting
 from metasp.errors import UserError
 
+FEWEST_FOR_BATCHNORM = 2  # examples: fewer have no statistics
+
 
 class Settings(Config):
     """Base of the settings of a method."""
+
+    def filled_in(self, epochs: int, memory: int) -> Self:
+        """Return the settings with a value for whatever follows from other things unless it is
+        chosen, so that a stored spec says what was done."""
+        return self
 
 
 class CLSERSettings(Settings):
@@ -182,6 +189,19 @@ class MetaSPSettings(Settings):
                 )
         return self
 
+    def filled_in(self, epochs: int, memory: int) -> Self:
+        if self.influence_last is not None and self.influence_last > epochs:
+            raise UserError(
+                f"influence_last is {self.influence_last} but a task has only {epochs} epochs: "
+                "give at most that many."
+            )
+        tenth = float(max(FEWEST_FOR_BATCHNORM, memory // 10))
+        return self.with_(
+            influence_last=influence_epochs(self.influence_last, epochs),
+            validation_old=self.validation_old or tenth,
+            validation_new=self.validation_new or tenth,
+        )
+
 
 class MIRSettings(Settings):
     candidates: int = setting(50, "Memory examples that are searched for the most harmed.", min=1)
@@ -206,3 +226,8 @@ class RobustSettings(Settings):
     shuffle_influence: bool = setting(
         False, "Control: shuffle the weights within each batch.", words="shuffled"
     )
+
+
+def influence_epochs(wanted: int | None, epochs: int) -> int:
+    """Return the paper's 5 of 50, scaled: a tenth of the epochs, at least one."""
+    return wanted or max(1, round(epochs / 10))

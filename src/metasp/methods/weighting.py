@@ -15,11 +15,11 @@ from metasp.memory import Memory
 from metasp.methods.context import TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.losses import Objective
 from metasp.methods.networks import features_seen, head_of
+from metasp.methods.settings import FEWEST_FOR_BATCHNORM
 from metasp.trees import call
 from metasp.types import Batch
 
 GAMMA_MARGIN = 1e-3  # the released rule keeps gamma this far from 0 and 1
-FEWEST_FOR_BATCHNORM = 2  # examples of the past: fewer have no statistics
 LONGEST = 2.0  # times the step of plain rehearsal: the most that dividing by the total may make it
 
 

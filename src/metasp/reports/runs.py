@@ -11,9 +11,8 @@ from typing import Any
 
 from metasp.config import defaults
 from metasp.errors import UserError
-from metasp.methods import INFLUENCE, own_settings
 from metasp.metrics import METRICS, SCENARIOS
-from metasp.spec import RunSpec, to_list
+from metasp.spec import RunSpec, flat_items, to_list
 from metasp.store import RunDir
 from metasp.store.files import write_atomic
 from metasp.toml import read_toml
@@ -158,34 +157,14 @@ def read_directory(path: Path) -> Record | None:
 
 def record_of(path: Path, result: Mapping[str, Any]) -> Record:
     """Return the record of a run directory with the content of its result.json."""
-    stored = result["spec"]
-    influence = str(stored.get("influence", "none"))
-    usual = flat_defaults(result["defaults"], influence)
-    return Record(path.name, path, flat_spec(stored), usual, result)
+    return Record(path.name, path, flat_spec(result["spec"]), dict(result["defaults"]), result)
 
 
 def flat_spec(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored spec with its settings as fields beside the others, and every field that it
     lacks at its default."""
-    influence = str(stored.get("influence", "none"))
-    spec = {**spec_defaults(), **{k: v for k, v in stored.items() if k != "settings"}}
-    settings = namespaced(stored.get("settings", {}), influence)
-    return {key: value for key, value in {**spec, **settings}.items() if value is not None}
-
-
-def flat_defaults(defaults: Mapping[str, Any], influence: str) -> dict[str, Any]:
-    """Return what a method does unless told otherwise with the same names as in a flat spec."""
-    flat = namespaced(defaults.get("settings", {}), influence)
-    flat |= {f"schedule.{key}": value for key, value in defaults.get("schedule", {}).items()}
-    flat["selection"] = defaults.get("selection")
-    return {key: value for key, value in flat.items() if value is not None}
-
-
-def namespaced(settings: Mapping[str, Any], influence: str) -> dict[str, Any]:
-    """Return settings by whose they are: the method's, or those of the influence added to it."""
-    added = own_settings(INFLUENCE[influence]) if influence in INFLUENCE else set()
-    names = {key: "influence" if key in added else "method" for key in settings}
-    return {f"{names[key]}.{key}": value for key, value in settings.items()}
+    spec = {**spec_defaults(), **dict(flat_items(stored))}
+    return {key: value for key, value in spec.items() if value is not None}
 
 
 @cache
@@ -204,7 +183,7 @@ def check_spec(path: Path, stored: Mapping[str, Any]) -> None:
     if path.resolve().name.rsplit("-", 1)[-1] == digest:
         return
     try:
-        written = digest_of({"settings": {}, **read_toml(path / "spec.toml")})
+        written = digest_of(read_toml(path / "spec.toml"))
     except UserError as error:
         raise Unusable(str(error)) from error
     if written != digest:

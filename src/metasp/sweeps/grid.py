@@ -3,15 +3,15 @@
 import datetime
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metasp.config import defaults, fields_with
 from metasp.errors import UserError, unknown
-from metasp.methods import BEST, INFLUENCE, METHODS, method_named, own_settings, resolved
-from metasp.spec import RunSpec
+from metasp.methods import BEST, INFLUENCE, METHODS, method_named, resolved, setting_names
+from metasp.spec import ADDED, RunSpec, flat_items
 from metasp.toml import read_toml
 
 Values = dict[str, Any]
@@ -23,7 +23,6 @@ FIELDS = frozenset(RunSpec.model_fields) - {
 }
 DEFAULTS = defaults(RunSpec)
 TABLES = ("grid", "override")
-EXPLICIT = "settings."
 OF_MEMORY = fields_with(RunSpec, role="memory")
 
 
@@ -62,6 +61,7 @@ def parse(values: Mapping[str, Any], source: str) -> Sweep:
         isinstance(table, Mapping) for table in overrides.values()
     ):
         raise UserError(f"override in {source} must be tables by method, as in [override.er].")
+    overrides = {name: named(table, source) for name, table in overrides.items()}
     for name, table in overrides.items():
         if "method" in table:
             raise UserError(f"override.{name} in {source} names another method: leave that out.")
@@ -75,29 +75,18 @@ def parse(values: Mapping[str, Any], source: str) -> Sweep:
         source=source,
         base=named({k: v for k, v in values.items() if k not in TABLES}, source),
         axes=axes,
-        overrides={name: named(table, source) for name, table in overrides.items()},
+        overrides=overrides,
     )
 
 
 def named(table: Mapping[str, Any], source: str) -> Values:
-    """A table by the one name of each setting."""
-    found: Values = {}
-    for key, value in flatten(table):
-        if key in found:
-            raise UserError(f"{bare(key)} appears twice in one table of {source}: give it once.")
-        found[key] = value
-    return found
-
-
-def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Key and value of each entry; those of a `settings` table as settings.NAME where a field of
-    the spec has that name. So a setting has one name, however it is written."""
-    for key, value in table.items():
-        if key == "settings" and isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield (EXPLICIT + name if name in FIELDS else name), inner
-        else:
-            yield (key if bare(key) in FIELDS else bare(key)), value
+    """Return a table by the one name of each setting: `method.alpha`, however it is written."""
+    values: Values = {}
+    for key, value in flat_items(table):
+        if key in values:
+            raise UserError(f"{key} appears twice in one table of {source}: give it once.")
+        values[key] = value
+    return values
 
 
 def alternatives(key: str, given: Any, source: str) -> list[Values]:
@@ -140,18 +129,16 @@ def holds_time(value: Any) -> bool:
 
 
 def spec_of(values: Values, source: str) -> RunSpec:
-    """The spec of one point of the grid. A setting goes to the methods that have it; a method
-    that keeps no memory is the same run for every memory, so it is told of none."""
-    method = method_named(values.get("method", DEFAULTS["method"]))
-    influence = values.get("influence", DEFAULTS["influence"])
-    own = own_settings(values.get("method", DEFAULTS["method"]), influence)
-    given = {k: v for k, v in values.items() if k in FIELDS}
-    settings = {bare(k): v for k, v in values.items() if k not in FIELDS}
-    given["settings"] = {k: v for k, v in settings.items() if k in own}
+    """Return the spec of one point of the grid. A setting goes to the methods that have it; a
+    method that keeps no memory is the same run for every memory, so it gets none."""
+    name = values.get("method", DEFAULTS["method"])
+    method = method_named(name)
+    takes = FIELDS | setting_names(name, values.get("influence", DEFAULTS["influence"]))
+    chosen = {key: value for key, value in values.items() if key in takes}
     if method.selection is None:
-        given = {k: v for k, v in given.items() if k not in OF_MEMORY} | {"memory": 0}
+        chosen = {k: v for k, v in chosen.items() if k not in OF_MEMORY} | {"memory": 0}
     try:
-        return resolved(RunSpec.from_dict(given, source))
+        return resolved(RunSpec.from_dict(chosen, source))
     except UserError as error:
         raise UserError(f"in {source}, at {point(values)}: {error}") from error
 
@@ -160,27 +147,21 @@ def point(values: Values) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items()) or "the defaults"
 
 
-def bare(key: str) -> str:
-    return key.removeprefix(EXPLICIT)
-
-
 def check_names(sweep: Sweep) -> None:
     """Every key must be a field of the spec or a setting of one of the sweep's methods."""
     methods = methods_of(sweep)
     added = settings_added(sweep)
-    owned = {name: own_settings(name) | added for name in (*METHODS, BEST)}
-    everywhere = set(FIELDS).union(*owned.values())
-    here = set(FIELDS).union(*(owned[name] for name in methods))
+    owned = {name: setting_names(name) | added for name in (*METHODS, BEST)}
+    everywhere = FIELDS.union(*owned.values())
+    here = FIELDS.union(*(owned[name] for name in methods))
     keys = set(sweep.base) | set(sweep.axes)
     keys |= {key for axis in sweep.axes.values() for part in axis for key in part}
-    for key in sorted(keys):
-        if (key in FIELDS) or (bare(key) in here - FIELDS):
-            continue
-        if bare(key) not in everywhere - FIELDS:
+    for key in sorted(keys - here):
+        if key not in everywhere:
             raise unknown(f"key in {sweep.source}", key, everywhere | set(TABLES))
-        owners = ", ".join(name for name in METHODS if bare(key) in own_settings(name))
+        owners = ", ".join(name for name in METHODS if key in setting_names(name))
         raise UserError(
-            f"{bare(key)} in {sweep.source} is a setting of {owners}, none of which is in the "
+            f"{key} in {sweep.source} is a setting of {owners}, none of which is in the "
             f"sweep ({', '.join(methods)}): add one, or take the key out."
         )
     for name in sweep.overrides:
@@ -192,11 +173,11 @@ def check_names(sweep: Sweep) -> None:
 
 
 def settings_added(sweep: Sweep) -> set[str]:
-    """The names of the settings of every influence that occurs in a sweep."""
+    """Return the names of the settings of every influence that occurs in a sweep."""
     parts = [sweep.base, *sweep.overrides.values()]
     parts += [part for axis in sweep.axes.values() for part in axis]
-    ways = [of for way, of in INFLUENCE.items() if any(p.get("influence") == way for p in parts)]
-    return set[str]().union(*map(own_settings, ways))
+    ways = {part["influence"] for part in parts if part.get("influence") in INFLUENCE}
+    return {f"{ADDED}{key}" for way in ways for key in METHODS[INFLUENCE[way]].settings}
 
 
 def check_tables(sweep: Sweep, owned: Mapping[str, set[str]]) -> None:
@@ -208,10 +189,9 @@ def check_tables(sweep: Sweep, owned: Mapping[str, set[str]]) -> None:
         for part in axis
         if "method" in part
     ]
-    for name, place, table in tables:
-        for key in table:
-            if key not in FIELDS and bare(key) not in owned[name]:
-                raise unknown(f"key in {place} of {sweep.source}", key, FIELDS | owned[name])
+    for name, title, table in tables:
+        for key in table.keys() - FIELDS - owned[name]:
+            raise unknown(f"key in {title} of {sweep.source}", key, FIELDS | owned[name])
 
 
 def check_axes(sweep: Sweep) -> None:
@@ -230,7 +210,8 @@ def refuse_undoing(sweep: Sweep, methods: list[str]) -> None:
         *(part for axis in sweep.axes.values() for part in axis if "method" not in part)
     )
     for name in methods:
-        for key in common & set(method_named(name).preset) - set(sweep.overrides.get(name, {})):
+        preset = {f"method.{key}" for key in method_named(name).preset}
+        for key in common & preset - set(sweep.overrides.get(name, {})):
             raise UserError(
                 f"{key} in {sweep.source} is what makes {name} a variant: set it for the other "
                 'methods only, in a table with their name as in { method = "metasp", … }.'
