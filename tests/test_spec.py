@@ -43,7 +43,7 @@ def test_digest_sees_every_field():
         "batch_size": 8, "memory_batch": 8, "lr": 0.3, "momentum": 0.9, "weight_decay": 0.1,
         "optimizer": "adamw", "influence": "robust", "validation": 0.1, "patience": 5,
         "lr_drop_at": (3,), "lr_drop": 0.5, "augment": False, "augment_memory": False,
-        "test_every": 2,
+        "test_every": 2, "id_column": "i", "text_column": "t", "test": "t.csv",
         "precision": "bf16", "compile": True, "device": "cpu", "threads": 1, "seed": 1,
     }  # fmt: skip
     assert set(other) == set(RunSpec.model_fields)
