@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from metasp.influence import sp_influence
-from metasp.influence.parallel import Ranks
-from metasp.influence.shares import Share
+from metasp.influence.parallel import Ranks, Share
 from metasp.influence.split_norm import batch_norm
 from metasp.influence.splitting import HERE, split_over_ranks
 

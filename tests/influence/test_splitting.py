@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from metasp.influence.parallel import Ranks
-from metasp.influence.shares import Share, copied, gathered, taken, total
+from metasp.influence.parallel import Ranks, Share, copied, gathered, taken, total
 from metasp.influence.splitting import split_over_ranks
 from tests.influence.splitting_worker import compute
 from tests.influence.test_parallel import torchrun

@@ -1,6 +1,6 @@
 """Exact influence of training examples, for any ``nn.Module`` and any per-example loss."""
 
-from metasp.influence.core import (
+from metasp.influence.api import (
     Influence,
     example_influence,
     sp_influence,

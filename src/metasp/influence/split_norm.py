@@ -13,9 +13,8 @@ from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function
 
 from metasp.influence.jvp_rules import RULES, Linearised, normalised
-from metasp.influence.parallel import Like
+from metasp.influence.parallel import Like, Share, applied, total
 from metasp.influence.second_order import affine
-from metasp.influence.shares import Share, applied, total
 
 Statistics = tuple[Tensor, Tensor]
 """Mean and variance of each channel."""

@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from metasp.errors import UserError
 from metasp.influence.origin import with_tensors
-from metasp.influence.parallel import Ranks
-from metasp.influence.shares import Share, copied, gathered, taken
+from metasp.influence.parallel import Ranks, Share, copied, gathered, taken
 from metasp.influence.split_norm import batch_norm
 
 HERE: ContextVar[Share | None] = ContextVar("share", default=None)
