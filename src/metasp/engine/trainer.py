@@ -238,8 +238,7 @@ class Trainer(Stateful):
 
     def forget(self, ids: Tensor) -> None:
         """Go on without the examples of these ids: they leave the tasks, the memory, the
-        statistics and what the method keeps. An epoch under way goes on with the others."""
-        due = self._order_by_id()
+        statistics and what the method keeps. Not to be called within an epoch."""
         self.tasks = [task.without(ids) for task in self.tasks]
         context = self.learner
         context.memory.forget(ids)
@@ -250,34 +249,6 @@ class Trainer(Stateful):
                 part.forget(ids)
         if self.open:
             grown(self, ())  # nothing of them is left in its examples either
-        elif self.position.step:
-            self._reorder(due)
-
-    def _under_way(self) -> Phase:
-        at = self.position
-        return self.method.phases(self.tasks[at.task], self.tasks[: at.task + 1])[at.phase]
-
-    def _order_by_id(self) -> list[int]:
-        """The ids of the epoch under way in their order; none where the order is of examples that
-        are no longer there (a memory whose file was cleared)."""
-        if not self.position.step or self.open:
-            return []
-        examples = self._under_way().examples()
-        return examples.ids[self.order].tolist() if len(examples) == len(self.order) else []
-
-    def _reorder(self, due: list[int]) -> None:
-        """Stand in the epoch where we stood, in the order `due` without those that left. Steps end
-        at whole batches, so up to a batch of the next examples waits for the next epoch; an epoch
-        without a known order, which is never the first, starts again."""
-        at, phase = self.position, self._under_way()
-        ids = phase.examples().ids.tolist()
-        row = {example: index for index, example in enumerate(ids)}
-        bounds = batch_bounds(len(due), phase.batch_size)
-        taken = due[: bounds[at.step - 1][1]] if due else []
-        done = sum(example in row for example in taken)
-        self.order = torch.tensor([row[example] for example in due if example in row])
-        starts = [start for start, _ in batch_bounds(len(ids), phase.batch_size)]
-        at.step = sum(start < done for start in starts)
 
     def begin(self, task: Task) -> Iterator[Event]:
         """Announce a task, test it, and let all who must know of it prepare."""

@@ -47,12 +47,13 @@ def save_checkpoint(folder: Path, arrays: Arrays, numbers: dict[str, Any]) -> in
     folder.mkdir(exist_ok=True)
     number = max([0, *numbers_in(folder)]) + 1
     content = pack_tensors({k: np.ascontiguousarray(v) for k, v in arrays.items()})
-    write_atomic(folder / f"{number:06d}.safetensors", content)
+    write_atomic(folder / f"{number:06d}.safetensors", content, listed_later=True)
     body = {"format": FORMAT, "tensors": sha256(content), "numbers": numbers}
     text = json.dumps(body, sort_keys=True)
     write_atomic(
         folder / f"{number:06d}.json",
         json.dumps({"body": body, "checksum": sha256(text.encode())}).encode(),
+        listed_later=True,
     )
     for old in sorted(numbers_in(folder))[:-KEEP]:
         drop_checkpoint(folder, old)

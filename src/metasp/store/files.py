@@ -36,8 +36,9 @@ def content_of(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file in one step that survives a crash at any moment."""
+def write_atomic(path: Path, content: bytes, listed_later: bool = False) -> None:
+    """Replace a file in one step that survives a crash at any moment. One that only counts when a
+    file written later lists it need not wait for its folder: that one's writing orders both."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -45,7 +46,8 @@ def write_atomic(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        sync_folder(path.parent)
+        if not listed_later:
+            sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

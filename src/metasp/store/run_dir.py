@@ -200,7 +200,8 @@ class RunDir:
             self._digest = hashlib.sha256(content[:length])
             self._list_files()
             self._flush_log()
-            self._manifest.write(self.path)
+            if stored is None or unsound or content[length:]:
+                self._manifest.write(self.path)
         return stored, [*unsound.values()]
 
     def _tables(self) -> list[str]:
@@ -336,7 +337,7 @@ class RunDir:
         if self._manifest.files.get(name) not in (None, [digest]):
             self._manifest.files[name].append(digest)
             self._manifest.write(self.path)
-        write_atomic(self.path / name, content)
+        write_atomic(self.path / name, content, listed_later=True)
         self._manifest.files[name] = [digest]  # counts with the next checkpoint
 
     def _write_by_task(self, folder: str, task: int, table: pa.Table) -> None:

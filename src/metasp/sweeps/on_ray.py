@@ -159,6 +159,8 @@ def carry_out(order: dict[str, Any], ranks: "Ranks | None" = None) -> Word:
     mailbox = Mailbox(Path(order["runs"]) / order["name"])
     if not mailbox.read():
         return {"state": "failed", "note": unseen(Path(order["runs"]))}
+    if ranks is None and mailbox.stop():  # lost while stopping, and tried again
+        return {"state": "stopped"}
     first = ranks is None or ranks.rank == 0
 
     def tell(update: "Update") -> None:
