@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from metasp.example_stats import ExampleStats
-from metasp.methods import METHODS
+from metasp.methods import METHODS, Method, Recipe
 from metasp.stateful import Stateful
 from metasp.types import Batch
-from tests.methods.factories import digits
+from tests.methods.factories import digits, finish
 
 # What belongs to a step under way or is said anew before it is used; what a part was made with.
 PASSING = {"DER": {"outputs"}, "TrainingStats": {"_waiting", "_numbers"}}
@@ -107,3 +107,35 @@ def test_named_attributes_are_stored_restored_and_forgotten():
     assert again.last.ids.tolist() == [1]
     assert again.last.inputs[1].tolist() == [0]
     assert isinstance(nn.Linear(1, 1).state_dict(), Mapping)
+
+
+class Epochs(Method):
+    """Counts what it is told of the epochs."""
+
+    stored = ("told",)
+
+    def __init__(self, learner, settings):
+        super().__init__(learner, settings)
+        self.told = []
+
+    def begin_epoch(self, task, epoch):
+        self.told.append(10 * task.index + epoch)
+
+    def step(self, new, phase):
+        return self.learner.update(self.learner.with_replay(new))
+
+
+def test_every_epoch_begins_once_also_across_a_restart(monkeypatch):
+    monkeypatch.setitem(METHODS, "epochs", Recipe(Epochs))
+    small = {"epochs": 2, "limit_per_class": 4, "tasks": 2, "rehearse_last": 1}
+    for stop in range(1, 9):
+        trainer = digits("epochs", **small)
+        for event in trainer.run():
+            stop -= type(event).__name__ == "StepTaken"
+            if not stop:
+                break
+        tensors, position = trainer.state()
+        again = digits("epochs", **small)
+        again.restore({name: tensor.clone() for name, tensor in tensors.items()}, position)
+        finish(again)
+        assert again.method.told == [0, 1, 10, 11]

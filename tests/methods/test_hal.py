@@ -81,7 +81,7 @@ def test_without_a_mean_feature_anchors_are_pulled_to_none():
     )
 
     def slope(weight, at):
-        method.settings = replace(method.settings, feature_weight=weight)
+        method.settings = method.settings.with_(feature_weight=weight)
         method.mean_feature = at
         return method.slope(starts, forgetful)
 

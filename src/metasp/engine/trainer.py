@@ -139,6 +139,7 @@ class Trainer(Stateful):
         at = self.position
         if at.step == 0:
             self.order = self._shuffled(len(examples))
+            self.method.begin_epoch(task, epoch)
         bounds = batch_bounds(len(examples), phase.batch_size)[at.step :]
         parts = (self.order[start:stop] for start, stop in bounds)
         for new in examples.batches(parts, pin=self.learner.device.type == "cuda"):

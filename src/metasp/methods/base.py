@@ -88,6 +88,9 @@ class Method(Stateful, ABC):
     def begin_task(self, task: Task) -> None:
         """Called once before a task's first phase."""
 
+    def begin_epoch(self, task: Task, epoch: int) -> None:
+        """Called once before the first step of each epoch of a task, from 0."""
+
     def offers(self, epoch: int) -> bool:
         """Whether the batches of an epoch of a task, from 0, are offered to the memory."""
         return epoch == 0
