@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from metasp.reports.suspects import (
     as_csv,
     class_rows,
     class_table,
-    held_by,
+    memory_at_end,
     place_words,
     read_scores,
 )
@@ -77,14 +76,13 @@ def command(
     if as_json or form == "json":
         about = {"run": str(run), "by": way, "examples": len(told.scores.ids)}
         found = {"expected": expected, "suspects": rows, "quality": told.found()}
-        held = held_by(directory, told)
-        stream = {"classes": class_rows(told, way), "memory": asdict(held) if held else None}
+        stream = {"classes": class_rows(told, way), "memory": memory_at_end(directory, told)}
         print(json.dumps({**about, **found, **stream}))
     elif form == "csv":
         sys.stdout.write(as_csv(rows, way))
     else:
         show(told, rows, way, expected, top)
-        classes = class_table(told, way, held_by(directory, told))
+        classes = class_table(told, way, memory_at_end(directory, told))
         text_console().print(terminal([classes]), soft_wrap=True, end="")
     if why is not None:
         print(f"note: the files are not named: {why}", file=sys.stderr)

@@ -25,10 +25,6 @@ SCORED = ("matrix", "before")  # what is exported of each scenario; all else fol
 RESULT = ("seconds", "environment")  # what is exported of a result beside the scores
 
 
-class Unusable(Exception):
-    """A run whose content does not hold together, with the reason."""
-
-
 @dataclass(frozen=True)
 class Record:
     """One finished run. `spec` is flat: every field by its name, settings as `method.alpha` and
@@ -123,36 +119,31 @@ def read_source(path: Path, gathered: Gathered) -> Iterator[Record]:
         for name, row in read_table(path):
             try:
                 yield checked(record_of_row(path, name, row))
-            except (Unusable, *GARBLED) as error:
+            except (UserError, *GARBLED) as error:
                 gathered.damaged.append(f"{path}, run {name}: {error}")
         return
     try:
         record = read_directory(path)
-    except Unusable as error:
+    except UserError as error:
         gathered.damaged.append(f"{path}: {error}")
-        return
-    if record is None:
-        gathered.unfinished.append(str(path))
-        return
-    yield record
+    except GARBLED as error:
+        gathered.damaged.append(f"{path}: its result.json is malformed: {error}")
+    else:
+        if record is None:
+            gathered.unfinished.append(str(path))
+        else:
+            yield record
 
 
 def read_directory(path: Path) -> Record | None:
-    """Return a finished run, or None for one that is not finished; Unusable where its files do not
-    agree with each other."""
-    try:
-        result = RunDir(path).result()
-    except UserError as error:
-        raise Unusable(str(error)) from error
+    """Return a finished run whose files agree with each other, or None for an unfinished one."""
+    result = RunDir(path).result()
     if result is None:
         if (path / "result.json").exists():
-            raise Unusable("its result.json is not an object")
+            raise UserError("its result.json is not an object")
         return None
-    try:
-        check_spec(path, result["spec"])
-        return checked(record_of(path, result))
-    except GARBLED as error:
-        raise Unusable(f"its result.json is malformed: {error}") from error
+    check_spec(path, result["spec"])
+    return checked(record_of(path, result))
 
 
 def record_of(path: Path, result: Mapping[str, Any]) -> Record:
@@ -178,16 +169,13 @@ def spec_defaults() -> dict[str, Any]:
 def check_spec(path: Path, stored: Mapping[str, Any]) -> None:
     """The result must be of the spec that is stored beside it."""
     if not (path / "spec.toml").exists():
-        raise Unusable("its spec.toml is missing")
+        raise UserError("its spec.toml is missing")
     digest = digest_of(stored)
     if path.resolve().name.rsplit("-", 1)[-1] == digest:
         return
-    try:
-        written = digest_of(read_toml(path / "spec.toml"))
-    except UserError as error:
-        raise Unusable(str(error)) from error
+    written = digest_of(read_toml(path / "spec.toml"))
     if written != digest:
-        raise Unusable(f"its result is of another spec than its spec.toml (digest {digest})")
+        raise UserError(f"its result is of another spec than its spec.toml (digest {digest})")
 
 
 def checked(record: Record) -> Record:
@@ -196,7 +184,7 @@ def checked(record: Record) -> Record:
     taken = record.result["seconds"]
     for seconds in (taken["total"], *taken.get("per_step", {}).values()):
         if not math.isfinite(seconds):
-            raise Unusable(f"its seconds contain {seconds}")
+            raise UserError(f"its seconds contain {seconds}")
     str(record.code)
     for scenario in SCENARIOS:
         scored = record.result[scenario]
@@ -206,7 +194,7 @@ def checked(record: Record) -> Record:
             if (stored is None) != (derived is None) or (
                 derived is not None and not abs(stored - derived) <= TOLERANCE  # NaN is neither
             ):
-                raise Unusable(f"its {name} ({scenario}) does not follow from its matrix")
+                raise UserError(f"its {name} ({scenario}) does not follow from its matrix")
     return record
 
 

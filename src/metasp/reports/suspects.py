@@ -1,8 +1,6 @@
 """The suspects of a stored run, as rows with the names that people know them by; and what its
 stream was found to be: how many labels look wrong, how many are, and how many the memory holds."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +31,21 @@ HOW = (
     "look wrong: labels expected to be wrong, with the 95% interval of a share of so many "
     "examples; it does not cover a model that is wrong about its examples."
 )
+
+SHARES = {
+    "looks_wrong": (
+        "look wrong, %",
+        "look wrong: the share of the stream's labels that each run expects to be wrong.",
+    ),
+    "truly_wrong": (
+        "are wrong, %",
+        "are wrong: the true share, where labels were made wrong on purpose or the data has both.",
+    ),
+    "memory_wrong": (
+        "wrong in memory, %",
+        "wrong in memory: the share of the examples in memory at the end whose label is wrong.",
+    ),
+}
 
 
 def place_words(origin: tuple[str, int | None]) -> str:
@@ -122,75 +135,56 @@ def scores_of(run: RunDir) -> RunScores:
 
 
 def as_csv(rows: Sequence[Row], by: str) -> str:
-    """Rows as a file that `--exclude` and, with corrected labels, `--relabel` and `--verified`
-    take: classes by their names."""
+    """Return rows as a file that `--exclude` and, with corrected labels, `--relabel` and
+    `--verified` take: classes by their names, in cells that no spreadsheet takes for a formula."""
+    import pandas as pd
+
     names = ["id", "label", "predicted", by, "task", "file", "row"]
-    if rows and "true_label" in rows[0]:
-        names.append("true_name")
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(names)
-    for row in rows:
-        named = {**row, "label": row["label_name"], "predicted": row["predicted_name"]}
-        cells = [named.get(name) for name in names]
-        writer.writerow([as_cell(cell) if isinstance(cell, str) else cell for cell in cells])
-    return out.getvalue()
+    names += ["true_name"] if rows and "true_label" in rows[0] else []
+    named = [{**r, "label": r["label_name"], "predicted": r["predicted_name"]} for r in rows]
+    cells = pd.DataFrame(named, columns=names, dtype=object)
+    safe = cells.map(lambda cell: as_cell(cell) if isinstance(cell, str) else cell)
+    text: str = safe.to_csv(index=False, lineterminator="\r\n")
+    return text
 
 
-@dataclass(frozen=True)
-class Held:
-    """What the memory holds: how many examples, how many of them verified, and how many whose
-    label is known to be wrong (None where nobody knows)."""
-
-    examples: int
-    verified: int
-    wrong: int | None
-
-    @property
-    def part(self) -> float | None:
-        return self.wrong / self.examples if self.wrong is not None and self.examples else None
-
-
-def held_by(run: RunDir, told: RunScores) -> Held | None:
-    """What the memory held at the end of the last finished task; None where there is none."""
+def memory_at_end(run: RunDir, told: RunScores) -> dict[str, int | None] | None:
+    """Count the examples in memory at the end of the last finished task, those of them that are
+    verified, and those whose label is known to be wrong (None where nobody knows). None where there
+    is no memory."""
     tables = run.memory_tables()
     if not tables:
         return None
     last = tables[max(tables)]
-    wrong = None
-    if told.wrong is not None:
-        wrong = int(np.isin(last["id"], list(told.wrong)).sum())
+    wrong = None if told.wrong is None else int(np.isin(last["id"], [*told.wrong]).sum())
     verified = sum(bool(pinned) for pinned in last.get("pinned", ()))
-    return Held(len(last["id"]), verified, wrong)
+    return {"examples": len(last["id"]), "verified": verified, "wrong": wrong}
 
 
 def class_rows(told: RunScores, way: str) -> list[dict[str, Any]]:
-    """What is estimated of each class and of all, and what is true where that is known."""
+    """Return what is estimated of each class and of all, and what is true where that is known."""
     shares = told.scores.shares(way)
-    total = Share(-1, sum(s.examples for s in shares), sum(s.expected for s in shares))
+    total = Share(NO_CLASS, sum(s.examples for s in shares), sum(s.expected for s in shares))
     rows = []
     for share in (*shares, total) if shares else ():
         low, high = share.interval
-        name = told.name(share.label) if share is not total else None
         row: dict[str, Any] = {
             "label": None if share is total else share.label,
-            "class": "all" if share is total else name,
+            "class": "all" if share is total else told.name(share.label),
             "examples": share.examples,
             "wrong": share.part,
             "low": low,
             "high": high,
         }
         if told.wrong is not None:
-            labels = told.scores.labels
-            mine = np.ones(len(labels), bool) if share is total else labels == share.label
-            bad = np.isin(told.scores.ids[mine], list(told.wrong))
-            row["truly_wrong"] = float(bad.mean())
+            of_class = told.scores.ids[(told.scores.labels == share.label) | (share is total)]
+            row["truly_wrong"] = float(np.isin(of_class, [*told.wrong]).mean())
         rows.append(row)
     return rows
 
 
-def class_table(told: RunScores, way: str, held: Held | None) -> Table:
-    """The same for people."""
+def class_table(told: RunScores, way: str, memory: Mapping[str, int | None] | None) -> Table:
+    """Return the rows of classes with a note on the memory."""
     data = class_rows(told, way)
     header = ["label", "examples", "look wrong, %", "95% interval"]
     header += ["are wrong, %"] if told.wrong is not None else []
@@ -200,70 +194,61 @@ def class_table(told: RunScores, way: str, held: Held | None) -> Table:
         texts = [row["class"], row["examples"], f"{100 * row['wrong']:.1f}", interval]
         texts += [f"{100 * row['truly_wrong']:.1f}"] if told.wrong is not None else []
         rows.append(tuple(Cell(str(text), bold=row["label"] is None) for text in texts))
-    notes = [HOW, *([held_words(held)] if held else [])]
+    notes = [HOW]
+    if memory is not None:
+        verified = f", {memory['verified']} of them verified" if memory["verified"] else ""
+        note = f"the memory holds {memory['examples']} examples{verified}"
+        part = wrong_part(memory)
+        if memory["wrong"] is not None:
+            share = f" ({100 * part:.1f}%)" if part is not None else ""
+            note += f"; {memory['wrong']}{share} have a wrong label"
+        notes.append(f"{note}.")
     title = f"how many labels look wrong, by {way}"
     return Table(title, tuple(header), tuple(rows), tuple(data), tuple(notes))
 
 
-def held_words(held: Held) -> str:
-    verified = f", {held.verified} of them verified" if held.verified else ""
-    words = f"the memory holds {held.examples} examples{verified}"
-    if held.wrong is None:
-        return f"{words}."
-    share = f" ({100 * held.part:.1f}%)" if held.part is not None else ""
-    return f"{words}; {held.wrong}{share} have a wrong label."
+def wrong_part(memory: Mapping[str, int | None] | None) -> float | None:
+    """Return the part of the memory whose label is wrong; None where nobody knows."""
+    examples, wrong = (memory or {}).get("examples"), (memory or {}).get("wrong")
+    return wrong / examples if wrong is not None and examples else None
 
 
 def stream_tables(groups: Sequence[Group], damaged: list[str] | None = None) -> list[Table]:
-    """A table for each group of runs: what each method took its stream for."""
+    """Return a table for each group of runs: what each method took its stream for."""
     return [stream_table(group, damaged) for group in groups]
 
 
 def stream_table(group: Group, damaged: list[str] | None) -> Table:
-    columns = {
-        "looks_wrong": "look wrong, %",
-        "truly_wrong": "are wrong, %",
-        "memory_wrong": "wrong in memory, %",
-    }
     rows, data = [], []
     for row in group.rows:
-        found = [read for seed in row.seeds if (read := found_by(row, seed, damaged)) is not None]
-        cells = []
-        entry: dict[str, Any] = {
-            "benchmark": group.benchmark,
-            "memory": group.memory,
-            "data": group.variant,
-            "label": row.label,
-            "seeds": len(row.seeds),
-            "by": " ".join(sorted({each["by"] for each in found})),
-        }
-        for key in columns:
-            values = [100 * each[key] for each in found if each[key] is not None]
-            summary = summarise(values)
-            entry[key] = summary.mean if summary else None
-            entry[f"{key}_std"] = summary.std if summary else None
-            cells.append(Cell(plus_minus(entry[key], entry[f"{key}_std"], 1)))
-        rows.append((Cell(row.label), Cell(seeds_text(row, group)), Cell(entry["by"]), *cells))
-        data.append(entry)
-    header = ("method", "seeds", "by", *columns.values())
-    notes = (
-        f"mean ± standard deviation over seeds; {common_ground(group.rows)}.",
-        "look wrong: the share of the stream's labels that each run expects to be wrong.",
-        "are wrong: the true share, where labels were made wrong on purpose or the data has both.",
-        "wrong in memory: the share of the examples in memory at the end whose label is wrong.",
-    )
+        runs = [told for seed in row.seeds if (told := stream_of(row, seed, damaged))]
+        about = {"benchmark": group.benchmark, "memory": group.memory, "data": group.variant}
+        by = " ".join(sorted({run["by"] for run in runs}))
+        numbers: dict[str, Any] = {**about, "label": row.label, "seeds": len(row.seeds), "by": by}
+        cells = [Cell(row.label), Cell(seeds_text(row, group)), Cell(by)]
+        for key in SHARES:
+            summary = summarise([100 * run[key] for run in runs if run[key] is not None])
+            numbers[key] = summary.mean if summary else None
+            numbers[f"{key}_std"] = summary.std if summary else None
+            cells.append(Cell(plus_minus(numbers[key], numbers[f"{key}_std"], 1)))
+        rows.append(tuple(cells))
+        data.append(numbers)
+    header = ("method", "seeds", "by", *(name for name, _ in SHARES.values()))
+    notes = [f"mean ± standard deviation over seeds; {common_ground(group.rows)}."]
+    notes += [words for _, words in SHARES.values()]
     title = f"{group.title}: what the stream was found to be"
-    return Table(title, header, tuple(rows), tuple(data), notes)
+    return Table(title, header, tuple(rows), tuple(data), tuple(notes))
 
 
-def found_by(row: Configuration, seed: int, damaged: list[str] | None) -> dict[str, Any] | None:
-    """What one run found; None where it has no scores of examples, or damaged ones."""
+def stream_of(row: Configuration, seed: int, damaged: list[str] | None) -> dict[str, Any] | None:
+    """Return what one run took its stream for; None where it has no scores of examples, or damaged
+    ones."""
     run = row.runs[seed].directory
     if run is None:
         return None
     try:
         told = scores_of(run)
-        held = held_by(run, told)
+        memory = memory_at_end(run, told)
     except UserError as error:
         if damaged is None:
             raise
@@ -271,11 +256,6 @@ def found_by(row: Configuration, seed: int, damaged: list[str] | None) -> dict[s
         return None
     if not len(told.scores.ids):
         return None
-    way = told.scores.best
-    *_, whole = class_rows(told, way)
-    return {
-        "by": way,
-        "looks_wrong": whole["wrong"],
-        "truly_wrong": whole.get("truly_wrong"),
-        "memory_wrong": held.part if held else None,
-    }
+    *_, total = class_rows(told, told.scores.best)
+    shares = {"looks_wrong": total["wrong"], "truly_wrong": total.get("truly_wrong")}
+    return {"by": told.scores.best, **shares, "memory_wrong": wrong_part(memory)}

@@ -40,17 +40,10 @@ def one_after_each_task(group: Group) -> Drawing:
             look = line_look(number)
             panel.plot(steps, mean, label=f"{row.label}, n={len(seen)}", **look)
             panel.fill_between(steps, mean - std, mean + std, color=look["color"], alpha=0.12, lw=0)
-            data += [
-                {
-                    "scenario": SCENARIO_WORDS[scenario],
-                    "label": row.label,
-                    "after_task": int(step),
-                    "mean": float(m),
-                    "std": float(s) if len(seen) > 1 else None,
-                    "seeds": len(seen),
-                }
-                for step, m, s in zip(steps, mean, std)
-            ]
+            about = {"scenario": SCENARIO_WORDS[scenario], "label": row.label}
+            for step, m, s in zip(steps.tolist(), mean.tolist(), std.tolist()):
+                spread = {"std": s if len(seen) > 1 else None, "seeds": len(seen)}
+                data.append({**about, "after_task": step, "mean": m, **spread})
         panel.set(title=SCENARIO_WORDS[scenario], xlabel="after task")
         panel.set_xticks(
             range(1, max(len(m) for m in (matrices(r, scenario)[0] for r in group.rows)) + 1)
@@ -93,18 +86,10 @@ def one_front(group: Group) -> Drawing:
             )  # fmt: skip
             points.append((learned.mean, kept.mean))
             rivals.append(row.method != UPPER_BOUND)
-            data.append(
-                {
-                    "scenario": SCENARIO_WORDS[scenario],
-                    "label": row.label,
-                    "A_1": learned.mean,
-                    "A_1_std": learned.std,
-                    "A_inf": kept.mean,
-                    "A_inf_std": kept.std,
-                    "seeds": learned.n,
-                    "on_front": False,
-                }
-            )
+            about = {"scenario": SCENARIO_WORDS[scenario], "label": row.label}
+            scores = {"A_1": learned.mean, "A_1_std": learned.std}
+            scores |= {"A_inf": kept.mean, "A_inf_std": kept.std}
+            data.append({**about, **scores, "seeds": learned.n, "on_front": False})
         competing = [point for point, rival in zip(points, rivals) if rival]
         front = [competing[index] for index in pareto_front(competing)]
         if front:  # none where all there is is joint training
@@ -196,23 +181,14 @@ def draw_along(
     for place, row in sorted(line.at.items()):
         summary = summarise(list(row.scores(scenario, metric).values()))
         if summary is not None:
-            data.append(
-                {
-                    "by": group.field,
-                    "value": group.values[place],
-                    "place": places[place],
-                    "scenario": SCENARIO_WORDS[scenario],
-                    "label": line.label,
-                    "metric": metric,
-                    "mean": summary.mean,
-                    "std": summary.std,
-                    "seeds": summary.n,
-                }
-            )
-    means = [entry["mean"] for entry in data]
-    spread = [entry["std"] or 0.0 for entry in data]
+            about = {"by": group.field, "value": group.values[place], "place": places[place],
+                     "scenario": SCENARIO_WORDS[scenario], "label": line.label}  # fmt: skip
+            score = {"metric": metric, "mean": summary.mean, "std": summary.std}
+            data.append({**about, **score, "seeds": summary.n})
+    means = [number["mean"] for number in data]
+    spread = [number["std"] or 0.0 for number in data]
     panel.errorbar(
-        [entry.pop("place") for entry in data], means, yerr=spread, elinewidth=0.7, capsize=1.5,
+        [number.pop("place") for number in data], means, yerr=spread, elinewidth=0.7, capsize=1.5,
         label=line.label, **look,
     )  # fmt: skip
     return data
