@@ -11,15 +11,15 @@ import pytest
 from PIL import Image
 
 from metasp.reports.explorer import Examples, Missing, Texts, build_page
-from metasp.reports.explorer.deck import deck
 from metasp.reports.explorer.html import embedded
 from metasp.reports.explorer.pictures import RIM, packed
 from metasp.reports.explorer.points import (
     MEASURES,
-    Points,
+    deck,
     helped,
     histograms,
     ids_to_show,
+    points_of,
     side_counts,
 )
 from metasp.reports.explorer.records import goals, read_run
@@ -71,13 +71,13 @@ def test_each_example_counts_once_on_the_side_of_its_last_measurement():
         name = ("both" if learns else "remembering") if remembers else (
             "learning" if learns else "neither")  # fmt: skip
         wanted[name] += 1
-    assert side_counts(Points.of(columns, "x")) == wanted
+    assert side_counts(points_of(columns, "x")) == wanted
     assert sum(wanted.values()) == 40 < len(columns["id"])
 
 
 def test_statistics_count_every_measurement():
     columns = two_tasks()
-    points = Points.of(columns, "x")
+    points = points_of(columns, "x")
     for entry in helped(points):
         rows = zip(columns[entry["measure"]], columns["task"], columns["source"])
         values = [v for v, *of in rows if of == [entry["task"], entry["source"]]]
@@ -92,7 +92,7 @@ def test_statistics_count_every_measurement():
 
 def test_the_limit_keeps_the_memory_and_both_ends():
     columns = made_influence(3000, 7)
-    points = Points.of(columns, "x")
+    points = points_of(columns, "x")
     remembered = np.arange(100, 140)
     others = np.arange(6000, 6500)
     shown = ids_to_show(points, [remembered], others, 700)

@@ -4,20 +4,24 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metasp.metrics import METRICS
 from metasp.reports.compare import refuse_other_data
 from metasp.reports.explorer.pictures import Material, packed, short
-from metasp.reports.explorer.points import Points, ids_to_show
+from metasp.reports.explorer.points import ids_to_show
 from metasp.reports.explorer.records import Record, read_run, score_columns
 from metasp.store import RunDir
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCRIPTS = (
     "base.js",
@@ -97,7 +101,9 @@ def page_of(
     origins: Mapping[int, str] = NOWHERE,
 ) -> Built:
     """The page of what has been read."""
-    measured = joined([record.points for record in records])
+    import pandas as pd
+
+    measured = pd.concat([record.points for record in records], ignore_index=True)
     first = [ids for record in records for ids in record.worth_a_look]
     scored = np.concatenate([record.scores.scores.ids for record in records])
     shown = ids_to_show(measured, first, scored, limit)
@@ -131,7 +137,7 @@ def told(record: Record, shown: np.ndarray[Any, Any], place: Place) -> dict[str,
         "name": record.name,
         **record.about,
         **record.told,
-        "points": columns(record.points.only(np.isin(record.points.id, shown))),
+        "points": columns(record.points[record.points["id"].isin(shown)]),
         "scores": score_columns(record.scores, shown),
         "deck": {
             "right": {k: inside(ids, here) for k, ids in record.cards["right"].items()},
@@ -147,23 +153,17 @@ def inside(ids: Sequence[int], shown: set[int]) -> list[int]:
     return [identity for identity in ids if identity in shown]
 
 
-def columns(points: Points) -> dict[str, list[Any]]:
+def columns(points: "pd.DataFrame") -> dict[str, list[Any]]:
     """Columns with five significant digits, unknown values as null, truth as 0 and 1."""
     made: dict[str, list[Any]] = {}
-    for name, column in vars(points).items():
+    for name, column in points.items():
         if column.dtype == np.float64:
-            made[name] = [short(value) for value in column.tolist()]
+            made[str(name)] = [short(value) for value in column.tolist()]
         elif name == "predicted":
-            made[name] = [None if value < 0 else value for value in column.tolist()]
+            made[str(name)] = [None if value < 0 else value for value in column.tolist()]
         else:
-            made[name] = column.astype(np.int64).tolist()
+            made[str(name)] = column.astype(np.int64).tolist()
     return made
-
-
-def joined(parts: Sequence[Points]) -> Points:
-    return Points(
-        **{name: np.concatenate([vars(p)[name] for p in parts]) for name in vars(parts[0])}
-    )
 
 
 def assembled(
@@ -194,13 +194,8 @@ def assembled(
         "library": library,
         "script": script,
     }
-    page = asset("template.html")
-    pieces = page.split("{{")
-    out = [pieces[0]]
-    for piece in pieces[1:]:
-        name, rest = piece.split("}}", 1)
-        out += [parts[name], rest]
-    return "".join(out)
+    template = asset("template.html")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def embedded(value: Any) -> str:

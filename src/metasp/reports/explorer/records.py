@@ -2,16 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metasp.corrections import Corrections
 from metasp.metrics import SCENARIOS, matrix_of, scores
-from metasp.reports.explorer.deck import deck, ids_of
-from metasp.reports.explorer.history import Columns, ids_in, known, memory_history
 from metasp.reports.explorer.pictures import short
-from metasp.reports.explorer.points import NEEDED, Points, helped, histograms, side_counts
+from metasp.reports.explorer.points import (
+    NEEDED,
+    Columns,
+    deck,
+    helped,
+    histograms,
+    ids_in,
+    ids_of,
+    known,
+    memory_history,
+    points_of,
+    side_counts,
+)
 from metasp.reports.names import method_name
 from metasp.reports.runs import flat_spec
 from metasp.reports.suspects import RunScores, scores_of
@@ -19,6 +29,9 @@ from metasp.spec import RunSpec, to_list
 from metasp.store import RunDir, open_run
 from metasp.store.files import sha256
 from metasp.suspects import NO_CLASS, WAYS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +44,7 @@ class Record:
 
     name: str
     about: Mapping[str, Any]  # method, benchmark, seed, budget, epochs, backbone, selection
-    points: Points
+    points: "pd.DataFrame"
     remembered: Array  # ids that were ever in memory
     scores: RunScores
     cards: dict[str, Any]  # what to look at first, see `deck`
@@ -112,7 +125,7 @@ def read_run(run: RunDir) -> Record:
 
 def recorded(kept: Kept) -> Record:
     """What the page tells, from what is kept."""
-    points = Points.of(EMPTY if kept.influence is None else kept.influence, kept.places[0])
+    points = points_of(EMPTY if kept.influence is None else kept.influence, kept.places[0])
     trusted = kept.trusted
     said = Corrections() if kept.spec is None else kept.spec.corrections
     told = {
@@ -122,7 +135,7 @@ def recorded(kept: Kept) -> Record:
         "seconds": kept.seconds,
         "sides": side_counts(points),
         "measurements": len(points),
-        "measured": len(np.unique(points.id)),
+        "measured": points["id"].nunique(),
         "helped": helped(points),
         "histograms": histograms(points),
         "memory": memory_history(kept.memory, points, kept.places[1]),
