@@ -5,14 +5,14 @@ from pathlib import Path
 
 from metasp.benchmarks.request import local_folder
 
-EMBEDDED = {
-    "split-digits": {"classes": "10", "tasks": "5 × 2 classes", "origin": "scikit-learn's digits"},
-    "rotated-digits": {
-        "classes": "10",
-        "tasks": "5 angles × 10 classes",
-        "origin": "scikit-learn's digits, turned by 30° more in each task",
-    },
-}
+EMBEDDED = (  # name, tasks, origin
+    ("split-digits", "5 × 2 classes", "scikit-learn's digits"),
+    (
+        "rotated-digits",
+        "5 angles × 10 classes",
+        "scikit-learn's digits, turned by 30° more in each task",
+    ),
+)
 OWN = {
     "hub:OWNER/NAME": "any set of pictures, texts or numbers on the Hugging Face hub",
     "folder:PATH": "one folder of pictures per class, or Parquet files",
@@ -83,37 +83,26 @@ def listing(data: Path | None) -> list[dict[str, str]]:
     """Return a row for each benchmark: classes, tasks, image size, origin, and whether it is on
     this machine."""
     rows = [
-        {
-            "name": name,
-            "classes": about["classes"],
-            "tasks": about["tasks"],
-            "image": "8×8 grey",
-            "where from": about["origin"],
-            "on this machine": "yes (embedded)",
-        }
-        for name, about in EMBEDDED.items()
+        row(name, "10", tasks, "8×8 grey", origin, "yes (embedded)")
+        for name, tasks, origin in EMBEDDED
     ]
     for name, about in PUBLISHED.items():
         folder = local_folder(data, about.folder, about.hub)
-        rows.append(
-            {
-                "name": name,
-                "classes": str(about.classes),
-                "tasks": f"{about.tasks} × {about.classes // about.tasks} classes",
-                "image": f"{about.size}×{about.size} {about.colour}",
-                "where from": f"hub: {about.hub}",
-                "on this machine": f"yes ({folder})" if folder else "no (downloaded when run)",
-            }
-        )
-    rows += [
-        {
-            "name": name,
-            "classes": "its own",
-            "tasks": "--tasks",
-            "image": "its own, or --image-size",
-            "where from": words,
-            "on this machine": "",
-        }
-        for name, words in OWN.items()
-    ]
+        tasks = f"{about.tasks} × {about.classes // about.tasks} classes"
+        image = f"{about.size}×{about.size} {about.colour}"
+        here = f"yes ({folder})" if folder else "no (downloaded when run)"
+        rows.append(row(name, str(about.classes), tasks, image, f"hub: {about.hub}", here))
+    for name, words in OWN.items():
+        rows.append(row(name, "its own", "--tasks", "its own, or --image-size", words, ""))
     return rows
+
+
+def row(name: str, classes: str, tasks: str, image: str, origin: str, here: str) -> dict[str, str]:
+    return {
+        "name": name,
+        "classes": classes,
+        "tasks": tasks,
+        "image": image,
+        "where from": origin,
+        "on this machine": here,
+    }
