@@ -193,9 +193,9 @@ def test_mistakes_are_one_sentence(tmp_path):
     said("encoder and the model share", encoder=encoder, model=nn.Sequential(encoder, head()))
     said("the encoder cannot take inputs that are float32 of shape", encoder=nn.Linear(3, 16))
     said("encoder gives tuple", encoder=Says(lambda x: (x, x)))
-    said("returns one tensor of floats", encoder=Says(lambda x: x.long()))
-    said("one row per example", encoder=Says(lambda x: x[:1]))
-    said("not finite", encoder=Says(lambda x: x / 0))
+    said("return one tensor of floats", encoder=Says(lambda x: x.long()))
+    said("one row of finite numbers per example", encoder=Says(lambda x: x[:1]))
+    said("some that are not finite", encoder=Says(lambda x: x / 0))
     said("unknown keep", encoder=encoder, keep="both")
     with pytest.raises(UserError, match="batch_size"):
         FrozenEncoder(encoder, batch_size=0)

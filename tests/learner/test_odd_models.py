@@ -356,7 +356,7 @@ class Counted(Method):
     def step(self, new, phase):
         return self.learner.update(self.learner.prepare(new))
 
-    def state(self):
+    def state_dict(self):
         return {"turn": True}
 
 

@@ -1,12 +1,16 @@
 """Check that examples which come in can be learned by this model with this method."""
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from metasp import trees
-from metasp.errors import UserError
+from metasp.errors import BATCHNORM_NEEDS_TWO, UserError
+from metasp.influence.checks import enough_values
 from metasp.learner.inputs import Labelled
 from metasp.learner.outputs import first_line, model_outputs
 from metasp.learner.settings import LearnerSettings, UserCode
@@ -208,3 +212,20 @@ def check_online(
         raise UserError(
             "with an encoder a stream keeps features alone: make the learner with keep='features'."
         )
+
+
+def check_alone(context: TrainingContext, inputs: Tree) -> None:
+    """Raise if the model cannot be trained on one example alone: batch normalisation cannot."""
+    if not any(isinstance(module, _BatchNorm) for module in context.model.modules()):
+        return
+    trial = deepcopy(context.model).eval()
+    for module in trial.modules():
+        if isinstance(module, _BatchNorm):
+            module.train()
+    inputs = trees.each(lambda t: t.to(context.device), inputs)
+    try:
+        with torch.no_grad(), enough_values(BATCHNORM_NEEDS_TWO):
+            trees.call(trial, context.transform(inputs))
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        if isinstance(error, UserError):  # what else is wrong is told later
+            raise

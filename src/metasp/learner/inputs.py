@@ -104,11 +104,12 @@ def read_inputs(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
     if isinstance(x, Mapping):
         known = held if isinstance(held, Mapping) else {}
         x = {name: value for name, value in x.items() if name not in trees.LABELS or name in known}
-    inputs = (
-        as_tensor(x, "inputs")
-        if isinstance(held, Tensor) and not isinstance(x, Mapping)
-        else as_tree(x, None, "inputs")
-    )
+        if isinstance(held, Tensor):
+            raise UserError(
+                f"the inputs are a dictionary ({', '.join(map(str, x))}) and were one tensor "
+                "before: bring them to one kind."
+            )
+    inputs = as_tensor(x, "inputs") if isinstance(held, Tensor) else as_tree(x, None, "inputs")
     inputs = trees.each(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
     leaves = trees.named_leaves(inputs)
     before = {} if held is None else trees.named_leaves(held)

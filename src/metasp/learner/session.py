@@ -21,7 +21,7 @@ from metasp.example_stats import ExampleStats
 from metasp.influence.parallel import Ranks
 from metasp.learner import files
 from metasp.learner.build import check_trainable
-from metasp.learner.checks import check_follows, check_online, check_scored
+from metasp.learner.checks import check_alone, check_follows, check_online, check_scored
 from metasp.learner.history import (
     History,
     known_ids,
@@ -203,6 +203,8 @@ class Session:
             data, names = intake.admit(data, ids, of_task=False)
             if not len(names):
                 return []
+            if len(names) == 1 and not len(self.context.memory):
+                check_alone(self.context, data.inputs)
             if opening or {*data.classes} - {*trainer.tasks[-1].classes}:
                 intake.fit(data)
             intake.enter(data, names)
