@@ -16,7 +16,8 @@ from tests.cli.test_cli import QUICK
 from tests.helpers import ROOT, metasp
 
 LIGHT = [
-    "--help", "--version", "list methods", "list selections", "list backbones", "list benchmarks",
+    "--help", "--version", "list methods", "list methods der", "list selections",
+    "list backbones", "list benchmarks",
     "list runs --runs RUNS", "report RUNS", "report RUNS --format latex",
     "report RUN --table matrix", "figures RUNS --out OUT --only front",
     "figures RUNS --out OUT", "suspects RUN", "compare RUN OTHER", "memory list RUN",

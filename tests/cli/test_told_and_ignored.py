@@ -150,6 +150,6 @@ def test_names_that_are_no_text_are_refused(tmp_path):
 
 def test_a_date_in_a_sweep_is_refused(tmp_path):
     file = tmp_path / "my.toml"
-    file.write_text('method = "metasp"\npseudo_steps = 2020-01-01\n[grid]\nseed = [1]\n')
-    with pytest.raises(UserError, match=r"pseudo_steps in .* is a date"):
+    file.write_text('[method]\nname = "metasp"\npseudo_steps = 2020-01-01\n[grid]\nseed = [1]\n')
+    with pytest.raises(UserError, match=r"method.pseudo_steps in .* is a date"):
         expand(read_sweep(str(file)))
