@@ -147,7 +147,7 @@ def arguments_of(method: str) -> list[str]:
         arguments += ["--set", f"{setting}={value}"]
     if name == "er":
         arguments += ["--observe", "1"]
-    if METHODS[name].kind.schedules:
+    if METHODS[name].kind.schedules():
         arguments += ["--rehearse-last", "2"]
     return arguments
 

@@ -43,7 +43,7 @@ def test_what_follows_from_other_settings_is_stored_as_it_was_done(tmp_path, mon
 def test_completing_twice_changes_nothing(name, tiny):
     run = tiny(method=name)
     assert complete(run.spec, run.benchmark) == run.spec
-    follows = METHODS[name].kind.schedules
+    follows = METHODS[name].kind.schedules()
     assert run.spec.rehearse_last == (run.spec.epochs if follows else None)
 
 

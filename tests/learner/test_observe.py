@@ -262,7 +262,9 @@ def test_what_needs_boundaries_is_refused_and_told_what_to_use(method):
         return
     own = quick(net(10), method, settings={})
     kind = METHODS[method].kind
-    if (own._trainer.learner.selection.at == "task" and kind.selection) or kind.boundaries:
+    if (
+        own._trainer.learner.selection.at == "task" and kind.selection
+    ) or "boundaries" in kind.needs:
         with pytest.raises(UserError, match=r"use er|pass selection='reservoir'"):
             own.observe(pair(0))
     else:

@@ -46,7 +46,7 @@ def test_regression_with_a_loss_and_a_metric_of_its_own(tmp_path):
     assert everything(again) == everything(learner)
 
 
-@pytest.mark.parametrize("method", [m for m in KNOWN if not METHODS[m].kind.classes])
+@pytest.mark.parametrize("method", [m for m in KNOWN if "classes" not in METHODS[m].kind.needs])
 def test_every_method_that_can_learns_a_regression(method):
     selection = None if method in ("finetune", "gss") else "reservoir"
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))

@@ -8,7 +8,6 @@ import torch
 from metasp.benchmarks import Benchmark, Source, Transform, load_benchmark, split
 from metasp.engine import build_trainer
 from metasp.engine.from_spec import complete
-from metasp.methods import METHODS
 from metasp.spec import RunSpec
 
 BRIEF = {"gdumb": {"memory_epochs": 3}, "hal": {"anchor_steps": 4}}
@@ -36,7 +35,7 @@ def digits(method, **changes):
 
 def small(method, **changes):
     values = {
-        "trusted": int(METHODS[method].kind.needs_verified),
+        "trusted": int(method == "verified-only"),
         "settings": BRIEF.get(method, {}),
         "limit_per_class": 12,
         "memory": 20,
@@ -68,7 +67,7 @@ def blobs(counts, shape=(1, 6, 6), tasks=None):
 def on(benchmark, method, **changes):
     """A trainer at the start of a benchmark made by hand."""
     spec = small(method, **{"limit_per_class": None, "trusted": 0, **changes})
-    if METHODS[method].kind.needs_verified:
+    if method == "verified-only":
         benchmark = replace(benchmark, tasks=[with_trusted_copies(t) for t in benchmark.tasks])
     return build_trainer(complete(spec, benchmark), benchmark)
 

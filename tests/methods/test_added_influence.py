@@ -12,7 +12,7 @@ from metasp.spec import RunSpec
 from tests.methods.factories import changed, digits, finish, small, weights
 from tests.methods.test_every_method import run
 
-TAKES = [name for name, recipe in METHODS.items() if recipe.kind.observable]
+TAKES = [name for name, recipe in METHODS.items() if recipe.kind.observable()]
 QUICK = {"limit_per_class": 8, "tasks": 3, "classes_per_task": (4, 3, 3)}
 
 

@@ -53,7 +53,7 @@ def run(spec, folder, stops=()):
 @pytest.mark.slow
 @every
 def test_a_run_stopped_in_every_phase_of_every_task_ends_in_the_same_bits(name, tmp_path):
-    schedule = {"rehearse_last": 2} if METHODS[name].kind.schedules else {}
+    schedule = {"rehearse_last": 2} if METHODS[name].kind.schedules() else {}
     observed = {"observe": 1} if name == "er" else {}
     spec = small(name, limit_per_class=6, batch_size=4, momentum=0.9, lr=0.02, epochs=3, trusted=1,
                  classes_per_task=(4, 3, 3), label_noise=0.1, **schedule, **observed)  # fmt: skip
@@ -145,7 +145,7 @@ def test_one_class_per_task_leaves_one_example_each_in_memory(name):
 @every
 def test_plain_epochs_before_rehearsal(name):
     changes = {"epochs": 3, "rehearse_last": 1, "limit_per_class": 6, "lr": 0.01}
-    if not METHODS[name].kind.schedules:
+    if not METHODS[name].kind.schedules():
         with pytest.raises(UserError, match="does not follow rehearse_last"):
             digits(name, **changes)
         return

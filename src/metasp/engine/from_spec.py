@@ -21,7 +21,6 @@ from metasp.influence.origin import check_functional, kept_random_state
 from metasp.influence.parallel import Ranks
 from metasp.influence.splitting import split_over_ranks
 from metasp.memory import Memory, selection
-from metasp.memory.rehsel import CLUSTERING
 from metasp.methods import (
     METHODS,
     Recipe,
@@ -36,7 +35,7 @@ from metasp.methods.base import Method
 from metasp.methods.context import Plan, TrainingContext, evaluating
 from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec, TrainingSpec
-from metasp.trees import call, one_tensor
+from metasp.trees import call
 from metasp.types import CROSS_ENTROPY, Streams
 
 MakeModel = Callable[[], nn.Module]
@@ -104,20 +103,6 @@ def check_model(model: nn.Module, spec: RunSpec, recipe: Recipe, benchmark: Benc
     if recipe.kind.measures or spec.observe:
         check_functional(model)
     few = benchmark.transform(benchmark.tasks[0].train.take(torch.arange(2)).inputs)
-    keeps = selection(spec.selection or "reservoir")
-    pixels = keeps.decide in CLUSTERING and keeps.points == "pixels"
-    if recipe.kind.moves_inputs:
-        one_tensor(few, spec.method)
-    if (
-        recipe.selection is not None
-        and pixels
-        and "features"
-        not in (
-            spec.settings.get("cluster"),
-            spec.settings.get("influence.cluster"),
-        )
-    ):
-        one_tensor(few, f"selection {spec.selection}")
     try:
         with evaluating(model), kept_random_state(torch.device("cpu")):
             outputs: Any = call(model, few)
@@ -167,7 +152,7 @@ def complete(spec: RunSpec, benchmark: Benchmark) -> RunSpec:
             spec.weight_decay, or_default(optimizer.weight_decay, recipe.kind.weight_decay)
         ),
         selection=spec.selection or recipe.selection,
-        rehearse_last=(spec.rehearse_last or spec.epochs) if recipe.kind.schedules else None,
+        rehearse_last=(spec.rehearse_last or spec.epochs) if recipe.kind.schedules() else None,
         backbone=backbone,
         width=None if backbone == OWN else spec.width or default_width(backbone),
         device=str(choose_device(spec.device)),
@@ -208,7 +193,7 @@ def build_method(
 
 def check_stopping(name: str, recipe: Recipe) -> None:
     """Refuse to stop a method early that plans its steps itself."""
-    if recipe.kind.own_schedule:
+    if "own schedule" in recipe.kind.needs:
         raise UserError(
             f"{name} follows a schedule of its own and cannot stop early: leave out the validation."
         )
@@ -224,7 +209,7 @@ def check_compatible(
     chosen = spec.selection or recipe.selection
     if spec.selection is not None and recipe.selection is None:
         raise UserError(f"method {name!r} keeps no memory: leave out the selection.")
-    if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules:
+    if spec.rehearse_last not in (None, spec.epochs) and not kind.schedules():
         raise UserError(f"method {name!r} does not follow rehearse_last: leave it out.")
     check_influence(name, recipe, spec, observe)
     if chosen == GRADIENTS and kind.selection != GRADIENTS:
@@ -236,7 +221,7 @@ def check_compatible(
     kinds = [kind] if added is None else [kind, added.kind]
     for each, own in zip(kinds, settings):
         each.check(own, spec.memory_batch, selection(chosen or "reservoir"))
-    if chosen is not None and selection(chosen).judged and not any(k.judges for k in kinds):
+    if chosen is not None and selection(chosen).judged and not any(k.judges() for k in kinds):
         raise UserError(
             f"selection {chosen!r} needs to know which labels are right, and method {name!r} does "
             "not judge: use metasp-robust, add influence robust, or use another selection."
@@ -255,9 +240,9 @@ def check_influence(name: str, recipe: Recipe, spec: TrainingSpec, observe: int)
     """Refuse to observe or weigh updates that cannot be, or are already."""
     if not observe and spec.influence == "none":
         return
-    if not recipe.kind.observable:
+    if not recipe.kind.observable():
         verb = "observed" if observe else "weighed by influence"
-        others = [other for other, each in METHODS.items() if each.kind.observable]
+        others = [other for other, each in METHODS.items() if each.kind.observable()]
         raise UserError(
             f"the updates of method {name!r} cannot be {verb}: use {', '.join(others)}; a metasp "
             "method weighs and records by itself."
@@ -356,7 +341,7 @@ def build_trainer(
         tasks = [task.with_trusted_in_train() for task in tasks]
     rate = LearningRate(spec.lr_drop_at, spec.lr_drop)
     # Only a control may know how many labels are wrong.
-    told = benchmark.wrong_shares if recipe.kind.told else ()
+    told = benchmark.wrong_shares if getattr(chosen.settings, "told", False) else ()
     trainer = Trainer(learner, chosen, list(tasks), rate, told=told)
     trainer.stopping, trainer.skipping = Stopping(spec.patience), Skipping(spec.skip_corrupt)
     trainer.test_every = spec.test_every

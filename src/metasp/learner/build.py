@@ -87,7 +87,7 @@ def build_trainer(
     trainer = Trainer(context, method, [], LearningRate(), score)
     trainer.open = OpenTask(settings.window, code.detector)
     if code.scheduler is not None:
-        if recipe.kind.own_schedule:
+        if "own schedule" in recipe.kind.needs:
             raise UserError(f"{name} has a schedule of its own: leave out scheduler.")
         trainer.schedule = Schedule(code.scheduler, settings.scheduler_step, context.optimizer)
     return trainer
@@ -152,7 +152,7 @@ def build_optimizer(
             "LBFGS computes the loss many times in one step, but a learner computes it once per "
             "batch: use another optimizer, such as AdamW."
         )
-    if any(each.virtual_steps for each in kinds_of(recipe, settings)):
+    if any("elementwise" in each.needs for each in kinds_of(recipe, settings)):
         elementwise(optimizer)
     return optimizer
 

@@ -67,7 +67,7 @@ def check_fit(
     """Raise if model, loss, method or selection cannot take such inputs or labels."""
     if not data.are_classes:
         check_not_classes(context, data, recipe, loss_fn)
-    if loss_fn is not None and recipe.kind.own_loss:
+    if loss_fn is not None and "own loss" in recipe.kind.needs:
         raise UserError(
             f"{recipe.kind.__name__} learns classes by a loss of its own: leave loss_fn out, or "
             "use another method, such as er or derpp."
@@ -104,7 +104,7 @@ def check_not_classes(
             f"{what}: pass loss_fn=, with one loss per example, for anything but classes."
         )
     needs = "needs classes and these labels are not classes: use"
-    if recipe.kind.classes:
+    if "classes" in recipe.kind.needs:
         raise UserError(f"{recipe.kind.__name__} {needs} another method, such as er or metasp.")
     if context.weigh is not None and context.weigh.judges:
         raise UserError(f"influence robust {needs} influence metasp, or none.")
@@ -117,7 +117,7 @@ def check_not_classes(
 
 def check_inputs(context: TrainingContext, few: Tree, recipe: Recipe) -> None:
     """Raise if the method or the selection cannot take such inputs."""
-    if recipe.kind.moves_inputs:
+    if "real inputs" in recipe.kind.needs:
         moved = context.transform(few)
         if not isinstance(moved, Tensor) or not moved.is_floating_point():
             what = "whole numbers" if isinstance(moved, Tensor) else "several tensors"
@@ -188,7 +188,7 @@ def check_online(
     method: str, recipe: Recipe, context: TrainingContext, code: UserCode, settings: LearnerSettings
 ) -> None:
     """Raise if this cannot learn from a stream without boundaries, and name what can."""
-    if recipe.kind.boundaries:
+    if "boundaries" in recipe.kind.needs:
         raise UserError(
             f"{method} must know where a task ends, and a stream does not tell: use er, "
             "derpp, er-ace, mir, gss, gmed or metasp, or learn whole tasks."

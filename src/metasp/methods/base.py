@@ -1,14 +1,14 @@
 """What a method is: phases of a task, a step, and what becomes of the memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from metasp.memory import Column, Offer, Placement, Selection
+from metasp.memory import Column, Offer, Placement, Selection, selection
 from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
 from metasp.methods.settings import Settings
 from metasp.stateful import Stateful
@@ -29,7 +29,7 @@ class Phase:
     examples: Callable[[], Examples]
     cost: float = 1.0
     lr_factor: Callable[[int], float] | None = None  # by epoch of the phase
-    step: Callable[[Batch], Step] | None = None  # None: the method\'s
+    step: Callable[[Batch], Step] | None = None  # None: the method's
 
     @property
     def steps(self) -> int:
@@ -44,19 +44,29 @@ class Method(Stateful, ABC):
     momentum: ClassVar[float] = 0.0  #: of SGD, unless told otherwise
     weight_decay: ClassVar[float] = 0.0  #: of SGD, unless told otherwise
     selection: ClassVar[str | None] = "reservoir"  #: what its memory keeps; None: it has no memory
-    schedules: ClassVar[bool] = True  #: obeys `rehearse_last`
-    observable: ClassVar[bool] = True  #: others may observe or weigh its calls of learner.update
-    measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
-    virtual_steps: ClassVar[bool] = False  #: looks where the optimizer's next step would lead
-    own_schedule: ClassVar[bool] = False  #: sets the learning rate itself
-    boundaries: ClassVar[bool] = False  #: needs to know where a task ends, or several epochs of it
-    classes: ClassVar[bool] = False  #: can only learn labels that are classes
-    own_loss: ClassVar[bool] = False  #: learns by a loss of its own, so it takes no other
-    moves_inputs: ClassVar[bool] = False  #: along gradients, so inputs must be real numbers
-    judges: ClassVar[bool] = False  #: can tell how likely labels are right
-    needs_verified: ClassVar[bool] = False  #: learns from verified examples alone
-    told: ClassVar[bool] = False  #: a control that may be told the true share of wrong labels
     columns: ClassVar[tuple[Column, ...]] = ()  #: what the memory keeps for it beside each example
+    needs: ClassVar[Collection[str]] = ()
+    """What it cannot do without: "boundaries" (where a task ends, or several epochs of it),
+    "classes" as labels, an "elementwise" optimizer, whose steps can be foreseen, its "own loss" or
+    "own schedule" (it takes no other), "real inputs", which gradients can move."""
+    updates: ClassVar[bool] = True  #: learns by learner.update
+    measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
+
+    @classmethod
+    def schedules(cls) -> bool:
+        """Return whether it obeys `rehearse_last`: it rehearses, in the usual phases."""
+        return cls.selection is not None and cls.phases is Method.phases
+
+    @classmethod
+    def judges(cls) -> bool:
+        """Return whether it says how likely labels are right, as its own selection wants it."""
+        return cls.selection is not None and selection(cls.selection).judged
+
+    @classmethod
+    def observable(cls) -> bool:
+        """Return whether others may observe or weigh its updates, which it leaves unweighed."""
+        weighs = cls.measures or cls.judges()
+        return cls.updates and cls.selection is not None and not weighs
 
     @classmethod
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
@@ -140,14 +150,19 @@ def validation_of(tasks: Sequence[Task]) -> list[Examples]:
 
 def rehearsal_phases(learner: TrainingContext, examples: Examples) -> list[Phase]:
     """Epochs without rehearsal first where the plan says so, then those with it."""
-    plan, size = learner.plan, len(examples)
-    last = plan.rehearse_last
-    cost = 1 + plan.memory_batch / plan.batch_size
+    plan = learner.plan
     phases = [
-        finetune_phase(learner, examples, plan.epochs - last),
-        Phase("rehearse", last, plan.batch_size, size, lambda: examples, cost),
+        finetune_phase(learner, examples, plan.epochs - plan.rehearse_last),
+        rehearsal_phase(learner, examples, plan.rehearse_last),
     ]
     return [phase for phase in phases if phase.epochs]
+
+
+def rehearsal_phase(learner: TrainingContext, examples: Examples, epochs: int) -> Phase:
+    """Epochs of the method's own steps, on new examples and as many from memory as planned."""
+    plan = learner.plan
+    cost = 1 + plan.memory_batch / plan.batch_size
+    return Phase("rehearse", epochs, plan.batch_size, len(examples), lambda: examples, cost)
 
 
 def finetune_phase(learner: TrainingContext, examples: Examples, epochs: int) -> Phase:

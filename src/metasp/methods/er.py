@@ -17,8 +17,6 @@ class ER(Method):
 
 @final
 class Finetune(Method):
-    schedules = False
-    observable = False
     selection = None
 
     def step(self, new: Batch, phase: Phase) -> Step:
@@ -27,8 +25,6 @@ class Finetune(Method):
 
 @final
 class Joint(Method):
-    schedules = False
-    observable = False
     selection = None
 
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:

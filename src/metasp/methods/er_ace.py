@@ -11,8 +11,7 @@ from metasp.types import Batch, Task
 
 @final
 class ERACE(Method):
-    classes = True
-    own_loss = True
+    needs = ("classes", "own loss")
     stored = ("present", "seen")
 
     def __init__(self, learner: TrainingContext, settings: Any) -> None:

@@ -23,10 +23,8 @@ LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
 
 @final
 class GDumb(Method):
-    own_schedule = True
-    boundaries = True
-    schedules = False
-    observable = False
+    needs = ("boundaries", "own schedule")
+    updates = False
     Settings = GDumbSettings
     lr = 0.05
     momentum = 0.9

@@ -83,8 +83,8 @@ PORTION = 128  # examples differentiated at a time, to bound the activations hel
 
 @final
 class GEM(Method):
-    observable = False
-    boundaries = True
+    needs = ("boundaries",)
+    updates = False
     Settings = GEMSettings
     lr = 0.03
     selection = "class-balanced"
@@ -123,7 +123,7 @@ class GEM(Method):
 
 @final
 class AGEM(Method):
-    observable = False
+    updates = False
     lr = 0.03
     selection = "class-balanced"
 

@@ -1,7 +1,7 @@
 """GLC (Hendrycks et al. 2018): a loss corrected by how verified examples are mistaken, on ER."""
 
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,9 @@ LEAST = 1e-8  # of a corrected probability
 
 @final
 class GLC(Method):
-    classes = True
-    boundaries = True
+    needs = ("boundaries", "classes")
     Settings = GLCSettings
-    selection: ClassVar[str | None] = "class-balanced"
+    selection = "class-balanced"
     settings: GLCSettings
     stored = ("mistakes", "present", "corrects")
 

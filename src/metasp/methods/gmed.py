@@ -16,8 +16,7 @@ from metasp.types import Batch
 
 @final
 class GMED(Method):
-    virtual_steps = True
-    moves_inputs = True
+    needs = ("elementwise", "real inputs")
     Settings = GMEDSettings
     columns = (Column("edits", dtype=torch.long),)
     settings: GMEDSettings

@@ -25,14 +25,11 @@ from metasp.types import Batch, Task, as_rows
 
 @final
 class HAL(Method):
-    virtual_steps = True
-    boundaries = True
-    observable = False
+    needs = ("boundaries", "classes", "elementwise", "real inputs")
+    updates = False
     Settings = HALSettings
     lr = 0.03
     selection = "ring"
-    classes = True
-    moves_inputs = True
     settings: HALSettings
     stored = ("anchors", "anchors_ids", "mean_feature")
 

@@ -19,9 +19,7 @@ from metasp.types import Batch, Task
 
 @final
 class ICaRL(Method):
-    classes = True
-    boundaries = True
-    own_loss = True
+    needs = ("boundaries", "classes", "own loss")
     weight_decay = 1e-5
     selection = "herding"
     stored = ("seen", "distilled", "old")

@@ -5,7 +5,7 @@ on Stability or on Plasticity only."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from metasp.errors import UserError, unknown
 from metasp.memory import Selection
@@ -23,12 +23,10 @@ INFLUENCE_COST = 9.0  # of a step, in plain ones: 4.6 times a rehearsal step of 
 class MetaSP(Method):
     """Plain epochs first, then rehearsal weighted by influence."""
 
-    virtual_steps = True
-    schedules = False
-    observable = False
+    needs = ("elementwise",)
     measures = True
     Settings = MetaSPSettings
-    selection: ClassVar[str | None] = "task-balanced"
+    selection = "task-balanced"
     stored = ("weigh",)
 
     @classmethod
@@ -49,8 +47,7 @@ class MetaSP(Method):
 
     def __init__(self, learner: TrainingContext, settings: MetaSPSettings) -> None:
         super().__init__(learner, settings)
-        if learner is not None:  # None: only to carry settings
-            look_where_told(learner, settings)
+        look_where_told(learner, settings)
         self.weigh = ScheduledWeights(weights(settings), settings.every)
 
     @classmethod

@@ -16,7 +16,7 @@ from metasp.types import Batch
 
 @final
 class MIR(Method):
-    virtual_steps = True
+    needs = ("elementwise",)
     Settings = MIRSettings
     settings: MIRSettings
 

@@ -3,8 +3,9 @@ their labels are right, and ER without the new examples of high loss, or without
 
 See docs/methods/metasp-robust.md; label_model.py says how labels are judged."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.example_stats import NO_IDS, ExampleStats
 from metasp.influence import fuse
-from metasp.methods.base import Method, Phase
+from metasp.methods.base import Method, Phase, rehearsal_phase
 from metasp.methods.context import Step, TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.label_model import (
     Goal,
@@ -29,7 +30,7 @@ from metasp.methods.label_model import (
 )
 from metasp.methods.losses import Objective
 from metasp.methods.settings import LossFilterSettings, RobustSettings, Settings
-from metasp.types import Batch
+from metasp.types import Batch, Task
 
 UNASKED = -1
 JUDGED = ("all", "right", "task", "label_right")
@@ -41,17 +42,13 @@ all classes and among the task's, and the chances that follow."""
 class Robust(Method):
     """Experience replay that drops what is probably mislabelled."""
 
-    judges = True
-    classes = True
-    boundaries = True
-    observable = False
+    needs = ("boundaries", "classes")
     Settings = RobustSettings
-    selection: ClassVar[str | None] = "judged"
+    selection = "judged"
 
     def __init__(self, learner: TrainingContext, settings: RobustSettings) -> None:
         super().__init__(learner, settings)
-        if learner is not None:  # None: only to carry settings
-            learner.weigh = self.weigher(learner, settings)
+        learner.weigh = RobustWeights(settings)
 
     @classmethod
     def weigher(cls, learner: TrainingContext, settings: RobustSettings) -> Weigher:
@@ -169,18 +166,13 @@ def known_chances(chances: Tensor) -> Tensor | None:
 class LossFilter(Method):
     """Experience replay without the new examples of highest mean loss so far."""
 
-    classes = True
-    judges = True
-    observable = False
-    boundaries = True
-    told = True
+    needs = ("boundaries", "classes")
     Settings = LossFilterSettings
-    selection: ClassVar[str | None] = "judged"
+    selection = "judged"
 
     def __init__(self, learner: TrainingContext, settings: LossFilterSettings) -> None:
         super().__init__(learner, settings)
-        if learner is not None:  # None: only to carry settings
-            learner.weigh = LowLoss(settings)
+        learner.weigh = LowLoss(settings)
 
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new))
@@ -249,18 +241,16 @@ class LowLoss(Weigher):
 class VerifiedOnly(Method):
     """Learns from the verified examples in memory, and from nothing else."""
 
-    classes = True
-    judges = True
-    boundaries = True
-    observable = False
-    schedules = False  # an epoch without replay has nothing verified
-    needs_verified = True
-    selection: ClassVar[str | None] = "judged"
+    needs = ("boundaries", "classes")
+    selection = "judged"
 
     def __init__(self, learner: TrainingContext, settings: Settings) -> None:
         super().__init__(learner, settings)
-        if learner is not None:  # None: only to carry settings
-            learner.weigh = NothingNew()
+        learner.weigh = NothingNew()
+
+    def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
+        """Return one phase of rehearsal: an epoch without replay has nothing verified."""
+        return [rehearsal_phase(self.learner, task.train, self.learner.plan.epochs)]
 
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new))
