@@ -22,13 +22,13 @@ import numpy as np
 import torch
 
 from benchmarks.timing import Told, machine, part, silent
-from metasp.benchmarks import Benchmark, load_benchmark
-from metasp.engine import build_trainer
-from metasp.engine.evaluate import all_scores
-from metasp.engine.from_spec import complete
+from metasp.data import Benchmark, load_benchmark
 from metasp.events import TaskFinished
 from metasp.spec import RunSpec
 from metasp.suspects import FARED, NO_CLASS, Scores, quality, score_examples
+from metasp.train import build_trainer
+from metasp.train.evaluate import all_scores
+from metasp.train.from_spec import complete
 from metasp.types import Streams
 
 Array = np.ndarray[Any, Any]

@@ -12,8 +12,8 @@ from torch import nn
 from benchmarks.noise import noise_images, noise_trainer
 from benchmarks.timing import Told, interleave, machine, part, silent
 from metasp.backbones import build
-from metasp.engine.from_spec import faster_channels_last
 from metasp.events import StepTaken
+from metasp.train.from_spec import faster_channels_last
 from metasp.trees import one_tensor
 from metasp.types import Streams
 

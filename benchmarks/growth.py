@@ -19,15 +19,15 @@ from torch import nn
 
 from benchmarks.explored import explorer
 from benchmarks.timing import Told, machine, silent
-from metasp.benchmarks import Benchmark, Source, Transform, split
-from metasp.engine import Trainer, build_trainer
-from metasp.engine.evaluate import evaluate
-from metasp.engine.from_spec import complete
+from metasp.data import Benchmark, Source, Transform, split
 from metasp.events import Evaluated, StepTaken, TaskFinished
 from metasp.learner import ContinualLearner
 from metasp.methods.context import measured
 from metasp.spec import RunSpec
 from metasp.store.checkpoints import save_checkpoint
+from metasp.train import Trainer, build_trainer
+from metasp.train.evaluate import evaluate
+from metasp.train.from_spec import complete
 from metasp.types import Streams
 
 Seconds = dict[str, float]

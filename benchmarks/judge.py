@@ -9,9 +9,9 @@ import torch
 
 from benchmarks.noise import noise_images, noise_trainer
 from benchmarks.timing import Told, interleave, machine, silent
-from metasp.engine.evaluate import all_scores
 from metasp.events import TaskFinished
 from metasp.methods.label_model import judge
+from metasp.train.evaluate import all_scores
 
 LIMIT = 1.5
 PER_CLASS = 1_000

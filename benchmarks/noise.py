@@ -2,11 +2,11 @@
 
 import torch
 
-from metasp.benchmarks import Benchmark, Source, Transform, split
-from metasp.engine import Trainer, build_trainer
-from metasp.engine.from_spec import complete
+from metasp.data import Benchmark, Source, Transform, split
 from metasp.influence import Ranks
 from metasp.spec import RunSpec
+from metasp.train import Trainer, build_trainer
+from metasp.train.from_spec import complete
 from metasp.types import Streams
 
 

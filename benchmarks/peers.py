@@ -26,11 +26,11 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.timing import Told, machine, silent
 from metasp.api import sorted_out
-from metasp.benchmarks import Benchmark, load_benchmark
-from metasp.engine import Trainer, build_trainer
-from metasp.engine.from_spec import complete
+from metasp.data import Benchmark, load_benchmark
 from metasp.events import Evaluated
 from metasp.spec import RunSpec
+from metasp.train import Trainer, build_trainer
+from metasp.train.from_spec import complete
 from metasp.types import Examples
 
 SEEDS = (301, 302, 303)

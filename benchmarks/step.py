@@ -11,10 +11,10 @@ from torch import Tensor
 
 from benchmarks.noise import noise_images, noise_trainer
 from benchmarks.timing import Timing, Told, interleave, machine, part, silent
-from metasp.engine import Trainer
 from metasp.events import StepTaken
 from metasp.influence import Ranks
 from metasp.methods import METHODS
+from metasp.train import Trainer
 from metasp.types import Task
 
 TASK = 2  # the third

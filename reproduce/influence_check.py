@@ -107,7 +107,7 @@ def examples(data: Path | None, count: int = 1000) -> tuple[str, tuple[Any, ...]
     """The first `count` training and 500 test examples, pixels from 0 to 1."""
     import torch
 
-    from metasp.benchmarks import load_source
+    from metasp.data import load_source
     from metasp.spec import RunSpec
     from metasp.trees import one_tensor
 

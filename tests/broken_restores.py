@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metasp.engine.trainer import Position, Trainer
 from metasp.store import runs_in
 from metasp.store.checkpoints import load_latest
+from metasp.train.trainer import Position, Trainer
 from tests.helpers import assert_same_run
 from tests.killing import (
     arguments_of,
@@ -40,7 +40,7 @@ from tests.test_kill import KILLED
 # Of no consequence for what a run learns: clocks, what only a learner's streams and schedulers
 # count, and the stream that first weights were drawn from before any checkpoint. Whether influences
 # tell labels is said anew with the same answer on the digits;
-# tests/engine/test_state.py restores it.
+# tests/train/test_state.py restores it.
 WITHOUT_EFFECT = {
     "log", "seconds", "observed", "scheduled", "streams/model", "weigh/tells",
 }  # fmt: skip

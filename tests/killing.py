@@ -19,9 +19,9 @@ import torch._dynamo  # noqa: F401  as every training imports it on its way
 import metasp.cli.resume
 import metasp.cli.run  # noqa: F401
 from metasp.cli import main
-from metasp.engine.optimizers import OPTIMIZERS as KINDS
 from metasp.methods import METHODS
 from metasp.store.checkpoints import load_latest
+from metasp.train.optimizers import OPTIMIZERS as KINDS
 from tests.methods.factories import TELLING
 
 FLAGS = ["--epochs", "3", "--limit-per-class", "10", "--batch-size", "8", "--memory", "30",

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import metasp
 from metasp.errors import UserError, without_flags
-from tests.benchmarks.factories import class_folder_set
+from tests.data.factories import class_folder_set
 from tests.helpers import ROOT
 from tests.learner.factories import (
     X,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from metasp.benchmarks import load_benchmark
 from metasp.cli import main
 from metasp.corrections import Corrections, as_cell, from_cell, read_corrections
+from metasp.data import load_benchmark
 from metasp.errors import UserError
 from metasp.spec import RunSpec
 from metasp.store import open_run

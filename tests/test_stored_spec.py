@@ -3,11 +3,11 @@
 import pytest
 
 from metasp.cli.options import spec_from
-from metasp.engine.from_spec import complete
 from metasp.experiment import prepare
 from metasp.methods import METHODS
 from metasp.methods.weighting import validation_sets
 from metasp.spec import RunSpec
+from metasp.train.from_spec import complete
 from tests.helpers import finish
 
 SMALL = {"method": "metasp", "epochs": 3, "memory": 30, "limit_per_class": 20, "threads": 1}

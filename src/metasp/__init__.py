@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metasp.api import run as run
-    from metasp.benchmarks.from_dataset import split as split
+    from metasp.data.from_dataset import split as split
     from metasp.example_stats import ExampleStats as ExampleStats
     from metasp.influence import example_influence as example_influence
     from metasp.influence import sp_influence as sp_influence
@@ -27,7 +27,7 @@ PUBLIC = {
     "fuse": "metasp.influence.fuse",
     "run": "metasp.api",
     "sp_influence": "metasp.influence",
-    "split": "metasp.benchmarks.from_dataset",
+    "split": "metasp.data.from_dataset",
 }
 
 

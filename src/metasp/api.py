@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from metasp.benchmarks import Benchmark
 from metasp.console import text_console
-from metasp.engine.from_spec import OWN, MakeModel
+from metasp.data import Benchmark
 from metasp.errors import UserError, told_in_python, unknown
 from metasp.experiment import prepare
 from metasp.folders import default_data, default_runs
@@ -14,6 +13,7 @@ from metasp.methods import METHODS
 from metasp.processes import joined
 from metasp.progress import follow
 from metasp.spec import RunSpec
+from metasp.train.from_spec import OWN, MakeModel
 
 
 class Seconds(TypedDict):

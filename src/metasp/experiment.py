@@ -13,12 +13,9 @@ import numpy as np
 import torch
 
 from metasp import __version__
-from metasp.benchmarks import Benchmark, assemble, load_source
-from metasp.benchmarks.from_dataset import resplit
 from metasp.corrections import read_corrections
-from metasp.engine import Trainer, build_trainer
-from metasp.engine.from_spec import MakeModel, complete, with_model
-from metasp.engine.randomness import OwnRandomness
+from metasp.data import Benchmark, assemble, load_source
+from metasp.data.from_dataset import resplit
 from metasp.errors import UserError
 from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
 from metasp.influence.parallel import Ranks
@@ -27,6 +24,9 @@ from metasp.metrics import SCENARIOS, matrix_of, scores
 from metasp.processes import SharedRunDir, any_of, check_alike, check_same_run
 from metasp.spec import RunSpec
 from metasp.store import RunDir
+from metasp.train import Trainer, build_trainer
+from metasp.train.from_spec import MakeModel, complete, with_model
+from metasp.train.randomness import OwnRandomness
 
 BESIDE = ("log", "ranks")  # in a checkpoint, beside the position of the engine
 RANDOM = "random/"  # begins the names of what a checkpoint holds of global random streams

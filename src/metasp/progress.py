@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from metasp.console import duration, printable
-from metasp.engine.clock import Clock
 from metasp.events import Evaluated, Event, Noted, StepTaken
 from metasp.experiment import Experiment
 from metasp.metrics import SCENARIOS
 from metasp.store import RunDir
+from metasp.train.clock import Clock
 
 if TYPE_CHECKING:
     from metasp.sweeps.jobs import Update

@@ -8,10 +8,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from metasp.benchmarks.digits import digits
 from metasp.cli import COMMANDS
-from metasp.engine.optimizers import OPTIMIZERS, without_compiler
+from metasp.data.digits import digits
 from metasp.influence.optimizers import elementwise
+from metasp.train.optimizers import OPTIMIZERS, without_compiler
 from tests.cli.test_cli import QUICK
 from tests.helpers import ROOT, metasp
 

@@ -9,8 +9,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from metasp.benchmarks import load_benchmark
 from metasp.cli import main
+from metasp.data import load_benchmark
 from metasp.errors import UserError
 from metasp.events import TaskFinished
 from metasp.reports.groups import Group

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from river.drift import ADWIN, PageHinkley
 from torch import nn
 
-from metasp.engine import online as change
-from metasp.engine.online import Change
 from metasp.errors import UserError
 from metasp.events import Noted, StepTaken, TaskFinished, TaskStarted
 from metasp.learner import ContinualLearner
 from metasp.methods import METHODS
 from metasp.methods.weighting import validation_sets
+from metasp.train import online as change
+from metasp.train.online import Change
 from tests.helpers import ROOT
 from tests.learner.factories import X, Y, everything, net, pair, quick, stream_of
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from metasp.engine.randomness import packed, unpacked
 from metasp.learner import ContinualLearner
+from metasp.train.randomness import packed, unpacked
 from tests.learner.factories import everything, net, pair
 
 

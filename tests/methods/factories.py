@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import torch
 
-from metasp.benchmarks import Benchmark, Source, Transform, load_benchmark, split
-from metasp.engine import build_trainer
-from metasp.engine.from_spec import complete
+from metasp.data import Benchmark, Source, Transform, load_benchmark, split
 from metasp.spec import RunSpec
+from metasp.train import build_trainer
+from metasp.train.from_spec import complete
 
 BRIEF = {"gdumb": {"memory_epochs": 3}, "hal": {"anchor_steps": 4}}
 """Settings that keep a run short without changing what it does."""

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from metasp.engine.optimizers import OPTIMIZERS
 from metasp.errors import UserError
 from metasp.events import StepTaken
 from metasp.learner.learner import ContinualLearner
 from metasp.methods import METHODS
 from metasp.store import runs_in
+from metasp.train.optimizers import OPTIMIZERS
 from tests.helpers import assert_same_run
 from tests.killing import command, kill, kinds_of, load_all, spawn
 from tests.methods.factories import TELLING

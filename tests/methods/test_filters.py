@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from metasp.benchmarks import load_benchmark
+from metasp.data import load_benchmark
 from metasp.errors import UserError
 from metasp.methods.context import Weighed, unweighed
 from metasp.methods.robust import LowLoss, lowest

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from metasp.api import run
-from metasp.benchmarks.transform import Transform
+from metasp.data.transform import Transform
 from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.influence import Influence

@@ -10,10 +10,10 @@ import tempfile
 import pytest
 
 from metasp.config import choices
-from metasp.engine.optimizers import OPTIMIZERS
 from metasp.errors import UserError
 from metasp.methods import METHODS
 from metasp.spec import RunSpec
+from metasp.train.optimizers import OPTIMIZERS
 from tests.helpers import ROOT
 from tests.methods.factories import digits
 from tests.methods.optimizer_cells import NAMED, OTHERS, YES

@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from metasp import ExampleStats
-from metasp.benchmarks import load_benchmark
-from metasp.engine import build_trainer
-from metasp.engine.from_spec import complete
+from metasp.data import load_benchmark
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods import robust
 from metasp.methods.context import Weighed, measured
 from metasp.methods.networks import features_seen, head_of
 from metasp.methods.robust import JUDGED, UNASKED, RobustSettings, RobustWeights
 from metasp.spec import RunSpec
+from metasp.train import build_trainer
+from metasp.train.from_spec import complete
 from metasp.types import Batch
 from tests.methods.factories import digits, small, train
 

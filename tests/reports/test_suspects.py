@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 
 import metasp
-from metasp.benchmarks import load_source
-from metasp.benchmarks.origin import origins_of
 from metasp.cli import main
+from metasp.data import load_source
+from metasp.data.origin import origins_of
 from metasp.spec import RunSpec
 from metasp.store.run_tables import INFLUENCE, NOISE
 from metasp.suspects import quality, score_examples

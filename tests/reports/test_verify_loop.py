@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from metasp.benchmarks import load_benchmark
+from metasp.data import load_benchmark
 from metasp.spec import RunSpec
 from metasp.store import open_run
 from tests.helpers import ROOT, metasp

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metasp.benchmarks import load_benchmark
+from metasp.data import load_benchmark
 
 pytest.importorskip("cleanlab", reason="cleanlab is not installed: pip install -e '.[libraries]'.")
 

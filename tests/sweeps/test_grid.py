@@ -150,12 +150,13 @@ def test_every_preset_of_the_paper_is_there_and_sound(name):
 
 
 def test_listing_many_runs_loads_each_data_set_once(monkeypatch, tmp_path):
-    from metasp import benchmarks
+
+    from metasp import data
 
     loads = []
-    real = benchmarks.BENCHMARKS["split-digits"]
+    real = data.BENCHMARKS["split-digits"]
     monkeypatch.setitem(
-        benchmarks.BENCHMARKS, "split-digits", lambda *given: loads.append(1) or real(*given)
+        data.BENCHMARKS, "split-digits", lambda *given: loads.append(1) or real(*given)
     )
     specs = expand(
         parse(

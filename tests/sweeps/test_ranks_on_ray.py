@@ -15,10 +15,10 @@ from metasp.experiment import prepare
 from metasp.spec import RunSpec
 from metasp.store import RunDir, runs_in
 from metasp.sweeps.ranks_on_ray import RanksOnRay
-from tests.engine.test_ranks_killed import RUN, finished
 from tests.helpers import assert_same_run, last_checkpoint, metasp
 from tests.sweeps.conftest import STORE, newest_checkpoint
 from tests.sweeps.test_local import children_of, wait_for
+from tests.train.test_ranks_killed import RUN, finished
 
 EPOCHS = 20  # enough that a run is not over before it is stopped
 SPEC = RunSpec(

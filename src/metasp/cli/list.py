@@ -142,7 +142,7 @@ def methods() -> Rows:
 
 
 def benchmarks(data: Path | None) -> Rows:
-    from metasp.benchmarks.catalogue import listing
+    from metasp.data.catalogue import listing
 
     return listing(data)
 

@@ -112,7 +112,7 @@ def unknown_ids(run: RunDir, ids: set[int], data: Path | None) -> list[int]:
     left = ids.difference(run.forgotten(), *(table["id"] for table in tables))
     if not left or max(left) > LAST:  # the store says what is no id at all
         return []
-    from metasp.benchmarks import load_benchmark  # torch comes with it
+    from metasp.data import load_benchmark  # torch comes with it
 
     spec = run.spec()
     try:

@@ -6,10 +6,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from metasp.engine.from_spec import build_method, check_compatible, choose_device, or_default
-from metasp.engine.online import OpenTask
-from metasp.engine.optimizers import OPTIMIZERS, LearningRate, Schedule
-from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
 from metasp.influence.optimizers import elementwise
 from metasp.influence.origin import check_functional
@@ -23,6 +19,10 @@ from metasp.methods import Recipe, added_by
 from metasp.methods.base import Method
 from metasp.methods.context import Plan, TrainingContext, Transform
 from metasp.processes import as_the_first, check_alike
+from metasp.train.from_spec import build_method, check_compatible, choose_device, or_default
+from metasp.train.online import OpenTask
+from metasp.train.optimizers import OPTIMIZERS, LearningRate, Schedule
+from metasp.train.trainer import Trainer
 from metasp.types import CROSS_ENTROPY, Streams
 
 

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from metasp import trees
-from metasp.benchmarks.validation import held_out
-from metasp.engine.from_spec import check_stopping
-from metasp.engine.trainer import Trainer
+from metasp.data.validation import held_out
 from metasp.errors import UserError
 from metasp.learner.checks import (
     check_fit,
@@ -27,6 +25,8 @@ from metasp.learner.inputs import Labelled, as_ids, renumbered
 from metasp.learner.outputs import model_outputs
 from metasp.learner.settings import LearnerSettings, UserCode
 from metasp.methods import Recipe
+from metasp.train.from_spec import check_stopping
+from metasp.train.trainer import Trainer
 from metasp.trees import Tree
 from metasp.types import Examples, Task
 

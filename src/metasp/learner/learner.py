@@ -13,8 +13,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from metasp.engine.early_stopping import PATIENCE
-from metasp.engine.online import WINDOW, MakeDetector
 from metasp.errors import UserError
 from metasp.events import Event
 from metasp.learner import files, views
@@ -46,6 +44,8 @@ from metasp.learner.settings import (
 from metasp.learner.views import InfluenceRow, MemoryView
 from metasp.methods import Method
 from metasp.processes import check_alike, heard, joined
+from metasp.train.early_stopping import PATIENCE
+from metasp.train.online import WINDOW, MakeDetector
 from metasp.types import LossFn, Rows
 
 APART = (

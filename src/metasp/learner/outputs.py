@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from metasp import trees
-from metasp.engine.evaluate import best_of, evaluate
 from metasp.errors import UserError
 from metasp.learner.encoder import FrozenEncoder
 from metasp.learner.settings import Metric
 from metasp.methods.context import Scoring, TrainingContext, evaluating
+from metasp.train.evaluate import best_of, evaluate
 from metasp.trees import Tree, kind
 from metasp.types import LossFn, Task
 

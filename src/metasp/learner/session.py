@@ -12,9 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from metasp import __version__, trees
-from metasp.engine.online import close, observe
-from metasp.engine.randomness import ONE_AT_A_TIME, OwnRandomness
-from metasp.engine.trainer import Trainer
 from metasp.errors import Diverged, UserError
 from metasp.events import Evaluated, Event, TaskFinished, as_record
 from metasp.example_stats import ExampleStats
@@ -37,6 +34,9 @@ from metasp.learner.outputs import model_outputs, score_outputs, unchanged
 from metasp.methods.context import TrainingContext
 from metasp.methods.label_model import Verdicts, judge
 from metasp.processes import check_alike
+from metasp.train.online import close, observe
+from metasp.train.randomness import ONE_AT_A_TIME, OwnRandomness
+from metasp.train.trainer import Trainer
 from metasp.trees import Tree
 from metasp.types import Batch, Rows, State, Task
 

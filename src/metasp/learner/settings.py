@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from metasp.config import setting
-from metasp.engine.online import WINDOW, MakeDetector
 from metasp.errors import UserError, unknown
 from metasp.learner.encoder import FrozenEncoder
 from metasp.methods import BEST, RECOMMENDED, Method, Recipe, added_by, method_named
 from metasp.methods.er import Joint
 from metasp.spec import TrainingSpec
+from metasp.train.online import WINDOW, MakeDetector
 from metasp.trees import Tree
 from metasp.types import LossFn
 

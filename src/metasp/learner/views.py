@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from metasp import trees
-from metasp.engine.trainer import Trainer
 from metasp.errors import UserError
 from metasp.events import Event, StepTaken, TaskStarted
 from metasp.example_stats import INFLUENCE, ExampleStats
@@ -35,6 +34,7 @@ from metasp.reports.explorer import (
 from metasp.reports.explorer.records import so_far
 from metasp.reports.suspects import RunScores
 from metasp.suspects import WAYS
+from metasp.train.trainer import Trainer
 from metasp.trees import Tree
 
 UNNAMED = -1  # the id of an example that is judged without one

@@ -6,10 +6,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Protocol
 
-from metasp.benchmarks import Benchmark, assemble, load_benchmark
 from metasp.config import fields_with
-from metasp.engine import Trainer
-from metasp.engine.clock import Clock
+from metasp.data import Benchmark, assemble, load_benchmark
 from metasp.errors import UserError
 from metasp.events import StepTaken
 from metasp.experiment import Experiment, Interrupted, complete_elsewhere, prepare
@@ -17,6 +15,8 @@ from metasp.influence.parallel import OthersGone, Ranks
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.checkpoints import numbers_in
+from metasp.train import Trainer
+from metasp.train.clock import Clock
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 

@@ -1,0 +1,95 @@
+"""scikit-learn's 8×8 digits: real images that need no download."""
+
+import gzip
+import hashlib
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metasp.data.request import Request
+from metasp.data.source import Source
+from metasp.errors import UserError
+from metasp.trees import one_tensor
+
+ANGLES = (0, 30, 60, 90, 120)  # below 180, where a 6 becomes a 9
+
+
+def digits(request: Request | None = None) -> Source:
+    """1,797 grey images of ten digits; every fifth image of each class is test data."""
+    (request or Request()).refuse("the digits")
+    if request is not None and request.domain_column is not None:
+        raise UserError("split-digits has no columns: use --split-by class or order.")
+    rows = stored_rows()
+    pixels = (rows[:, :-1] * 15).to(torch.uint8).reshape(-1, 1, 8, 8)
+    labels = rows[:, -1]
+    ids = torch.arange(len(labels))
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(10):
+        held_out[torch.nonzero(labels == label).flatten()[::5]] = True
+    train = pixels[~held_out].float() / 255
+    return Source(
+        name="digits",
+        inputs=pixels[~held_out],
+        labels=labels[~held_out],
+        test_inputs=pixels[held_out],
+        test_labels=labels[held_out],
+        class_names=tuple(str(label) for label in range(10)),
+        mean=(round(float(train.mean()), 4),),
+        std=(round(float(train.std()), 4),),
+        digest=hashlib.sha256(pixels.numpy().tobytes()).hexdigest()[:16],
+        tasks=5,
+        ids=ids[~held_out],
+    )
+
+
+def stored_rows() -> Tensor:
+    """Whole numbers (1797, 65): the pixels of each image from 0 to 16, and its label. They are
+    read from the file of `load_digits`: scikit-learn takes longer to load than a run to start."""
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise UserError("the digits come with scikit-learn: pip install scikit-learn.")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
+        numbers = np.array(file.read().replace(b"\n", b",").split(b",")[:-1], dtype=np.float64)
+    return torch.from_numpy(numbers).long().reshape(-1, 65)
+
+
+def rotated_digits(request: Request) -> Source:
+    """All digits once per angle: the same ten classes in every task, turned a little further.
+    The id of a turned digit is that of the digit plus 1,797 for each angle before it."""
+    if request.domain_column not in (None, "angle"):
+        raise UserError("rotated-digits has one column to split by: use --split-by column:angle.")
+    upright = digits(replace(request, domain_column=None))
+    total = len(upright.labels) + len(upright.test_labels)
+    count = len(ANGLES)
+    sides = (one_tensor(upright.inputs, "turning"), one_tensor(upright.test_inputs, "turning"))
+    inputs, tests = (torch.cat([turned(side, angle) for angle in ANGLES]) for side in sides)
+    train = inputs.float() / 255
+    ids = upright.train.ids
+    return replace(
+        upright,
+        name="rotated digits",
+        inputs=inputs,
+        labels=upright.labels.repeat(count),
+        test_inputs=tests,
+        test_labels=upright.test_labels.repeat(count),
+        mean=(round(float(train.mean()), 4),),
+        std=(round(float(train.std()), 4),),
+        digest=hashlib.sha256(inputs.numpy().tobytes()).hexdigest()[:16],
+        ids=torch.cat([ids + total * number for number in range(count)]),
+        domains=torch.arange(count).repeat_interleave(len(upright.labels)),
+        test_domains=torch.arange(count).repeat_interleave(len(upright.test_labels)),
+        domain_names=tuple(f"{angle}°" for angle in ANGLES),
+        split_by="column:angle",
+    )
+
+
+def turned(images: Tensor, angle: int) -> Tensor:
+    """Bytes (n, 1, 8, 8), turned counter-clockwise about the middle."""
+    from scipy.ndimage import rotate
+
+    values = rotate(images.float().numpy(), angle, axes=(3, 2), reshape=False, order=1)
+    return torch.from_numpy(np.clip(np.rint(values), 0, 255).astype(np.uint8))

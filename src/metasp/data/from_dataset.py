@@ -1,0 +1,135 @@
+"""Any torch Dataset as a stream of tasks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from metasp import trees
+from metasp.config import defaults, fields_with
+from metasp.data.arrays import array_source
+from metasp.data.request import Request
+from metasp.data.stream import Benchmark, assemble
+from metasp.errors import UserError, told_in_python, unknown
+from metasp.spec import RunSpec
+from metasp.types import Rows
+
+Pairs = Dataset[object] | Sequence[tuple[object, object]]
+"""Inputs with a label each."""
+
+PREFIX = "python:"
+# Said otherwise, or not at all.
+NOT_HERE = (
+    "benchmark", "tasks", "data_digest", "label_column", "true_label_column", "text_column",
+    "id_column", "test", "labels", "decode", "skip_corrupt",
+)  # fmt: skip
+SETTINGS = tuple(name for name in fields_with(RunSpec, role="data") if name not in NOT_HERE)
+
+
+@told_in_python
+def split(
+    dataset: Pairs,
+    *,
+    tasks: int | None = None,
+    test: Pairs | None = None,
+    name: str = "dataset",
+    class_names: Sequence[str] | None = None,
+    domains: Rows | None = None,
+    test_domains: Rows | None = None,
+    **settings: Any,
+) -> Benchmark:
+    """A stream of tasks from a torch Dataset of (input, label) pairs.
+
+    Inputs are pictures (tensors, arrays or PIL images) or rows of numbers, all of one shape, or a
+    tuple or dictionary of tensors for a model of your own; the label may stand in the dictionary.
+    Without a `test` Dataset a fixed fifth of each class is held out. With `domains`, one value
+    per example (and `test_domains` for those of `test`), each value is a task and all tasks have
+    the same classes. `settings` are the fields of a `RunSpec` that make tasks, such as
+    classes_per_task, image_size or label_noise."""
+    for key in settings:
+        if key not in SETTINGS:
+            raise unknown("setting of a split", key, SETTINGS)
+    if domains is not None:
+        settings["split_by"] = "column:domains"
+    chosen: dict[str, Any] = {"benchmark": f"{PREFIX}{name}", "tasks": tasks, **settings}
+    chosen = {key: tuple(v) if isinstance(v, list) else v for key, v in chosen.items()}
+    spec = RunSpec(**chosen)
+    sides = [collected(part) for part in (dataset, test) if part is not None]
+    source = array_source(
+        name,
+        [inputs for inputs, _ in sides],
+        [labels for _, labels in sides],
+        Request.of(spec),
+        None if class_names is None else list(class_names),
+        None if domains is None else [domains, test_domains],
+    )
+    return assemble(source, spec, chosen)
+
+
+def resplit(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
+    """A stream made by hand under a spec's seed and noise; what was chosen by hand stays, unless
+    the spec says otherwise."""
+    for name in ("image_size", "colour", "label_column", "true_label_column", "text_column",
+                 "id_column", "test", "labels"):  # fmt: skip
+        given = getattr(spec, name)
+        if given is not None and given != benchmark.chosen.get(name):
+            remedy = "give it to metasp.split" if name in SETTINGS else "leave it out"
+            raise UserError(f"{name} cannot change a stream that is already split: {remedy}.")
+    usual = defaults(RunSpec)
+    kept = {
+        key: value
+        for key, value in benchmark.chosen.items()
+        if key == "benchmark" or getattr(spec, key) == usual[key]
+    }
+    done = spec.with_(**kept)
+    return done, assemble(benchmark.source, done, benchmark.chosen)
+
+
+def is_pair(item: Any) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 2
+
+
+def collected(dataset: Any) -> tuple[Any, Any]:
+    """All inputs (n, …), or a tree of them, and labels (n,) of a Dataset."""
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and not all(map(is_pair, dataset)):
+        raise UserError("a pair of inputs and labels is not a Dataset: give TensorDataset(x, y).")
+    inputs, labels = [], []
+    for index in range(len(dataset)):
+        value, label = pair_of(dataset[index], index)
+        inputs.append(trees.named_leaves(as_arrays(value)))
+        labels.append(label.item() if hasattr(label, "item") else label)
+    kinds = {tuple((place, leaf.shape) for place, leaf in sorted(x.items())) for x in inputs}
+    if len(kinds) != 1:
+        shapes = sorted({", ".join(f"{p}{shape}" for p, shape in kind) for kind in kinds})[:2]
+        raise UserError(
+            f"the inputs of the dataset have {'different shapes: ' if shapes else 'no examples'}"
+            f"{', '.join(shapes)}: bring them to one shape first."
+        )
+    whole = {place: np.stack([x[place] for x in inputs]) for place in inputs[0]}
+    return trees.from_columns("", whole), np.asarray(labels)
+
+
+def pair_of(item: Any, index: int) -> tuple[Any, Any]:
+    """Input and label: a pair, or a dictionary of inputs with the label among them."""
+    if isinstance(item, Mapping) and (key := trees.label_key(item)) is not None:
+        return {name: value for name, value in item.items() if name != key}, item[key]
+    if not is_pair(item):
+        raise UserError(
+            f"item {index} of the dataset is not a pair of input and label: wrap it so that it is."
+        )
+    return item[0], item[1]
+
+
+def as_arrays(value: Any) -> Any:
+    """One input as an array, or several, in a dictionary or a tuple of tensors, as arrays."""
+    if isinstance(value, Mapping):
+        return {str(name): as_arrays(part) for name, part in value.items()}
+    if isinstance(value, tuple) and any(
+        isinstance(p, Tensor | np.ndarray | Mapping) for p in value
+    ):
+        return tuple(map(as_arrays, value))
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    return np.asarray(value)

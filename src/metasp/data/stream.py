@@ -1,0 +1,258 @@
+"""A source dealt into tasks as a spec asks for: order, domains, limits and dirt."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from metasp.data.noise import Flipped, with_imbalance, with_label_noise, wrong_labels
+from metasp.data.request import COLUMN
+from metasp.data.source import Source
+from metasp.data.transform import Transform
+from metasp.data.validation import with_validation
+from metasp.data.verified import with_corrections, with_trusted
+from metasp.errors import UserError, unknown
+from metasp.spec import RunSpec
+from metasp.types import Streams, Task
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A source dealt into tasks, with the transform its inputs need. `flipped` says which train
+    labels are known to be wrong: for scoring afterwards, training sees only the tasks. `chosen`
+    are settings of a spec that were fixed when the stream was made by hand."""
+
+    source: Source
+    tasks: list[Task]
+    transform: Transform
+    flipped: Flipped = field(default_factory=dict)
+    chosen: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def wrong_shares(self) -> list[dict[int | None, float]]:
+        """The true share of wrong labels of each task: by given label, and under None of all."""
+        wrong = set(self.flipped.get("id", []))
+        found = []
+        for task in self.tasks:
+            amiss = torch.tensor([example in wrong for example in task.train.ids.tolist()]).double()
+            labels = task.train.labels
+            shares: dict[int | None, float] = {None: float(amiss.mean())}
+            for label in sorted(set(labels.tolist())):
+                shares[label] = float(amiss[labels == label].mean())
+            found.append(shares)
+        return found
+
+    @property
+    def trusted(self) -> dict[str, list[int]]:
+        """Columns task, id and label of the examples that are given as verified, if any."""
+        columns: dict[str, list[int]] = {"task": [], "id": [], "label": []}
+        for task in self.tasks:
+            if task.trusted is not None:
+                columns["task"] += [task.index] * len(task.trusted)
+                columns["id"] += task.trusted.ids.tolist()
+                columns["label"] += task.trusted.labels.tolist()
+        return columns if columns["id"] else {}
+
+    @property
+    def shared_classes(self) -> bool:
+        """Whether later tasks have the classes of earlier ones (domain-incremental)."""
+        classes = [label for task in self.tasks for label in task.classes]
+        return len(set(classes)) < len(classes)
+
+
+def assemble(
+    source: Source, spec: RunSpec, chosen: Mapping[str, object] | None = None
+) -> Benchmark:
+    """The stream of a source under the settings of a spec."""
+    streams = Streams(spec.seed)
+    if spec.classes_per_task and spec.tasks not in (None, len(spec.classes_per_task)):
+        raise UserError(
+            f"--classes-per-task gives {len(spec.classes_per_task)} tasks and --tasks "
+            f"{spec.tasks}: leave one of them out."
+        )
+    tasks = split(
+        source,
+        spec.tasks,
+        spec.limit_per_class,
+        streams["classes"] if spec.class_order == "shuffled" else None,
+        sizes=spec.classes_per_task,
+        order=given_order(spec.class_order),
+        by=spec.split_by,
+    )
+    if spec.imbalance < 1:
+        tasks = with_imbalance(tasks, spec.imbalance, streams["imbalance"])
+    if spec.label_noise:
+        kind = spec.label_noise_kind
+        name = "label-noise" if kind == "symmetric" else f"label-noise-{kind}"
+        tasks = with_label_noise(
+            tasks, spec.label_noise, kind, spec.label_noise_scope, streams[name]
+        )
+    said = spec.corrections
+    if said.ids:
+        tasks = with_corrections(tasks, said, source.classes)
+    true = source.labels if source.true_labels is None else source.true_labels
+    if spec.trusted:
+        known = (source.train.ids, true)
+        tasks = with_trusted(tasks, spec.trusted, known, streams["trusted-examples"])
+    if spec.validation:
+        tasks = with_validation(tasks, spec.validation, streams["held-out"])
+    flipped: Flipped = {}
+    if spec.label_noise or source.true_labels is not None:
+        flipped = wrong_labels(tasks, source.train.ids, true)
+    transform = Transform(source.mean, source.std, source.crop_padding, source.flip)
+    return Benchmark(source, tasks, transform, flipped, chosen or {})
+
+
+def given_order(words: str) -> list[int] | None:
+    """The numbers of a class order such as "3,0,2,1"; None where it is not one."""
+    if words in ("fixed", "shuffled"):
+        return None
+    try:
+        return [int(part) for part in words.split(",")]
+    except ValueError:
+        raise UserError(
+            f"class_order must be fixed, shuffled, or numbers such as 3,0,2,1, not {words!r}."
+        ) from None
+
+
+def split(
+    source: Source,
+    tasks: int | None = None,
+    limit_per_class: int | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    sizes: Sequence[int] = (),
+    order: Sequence[int] | None = None,
+    by: str | None = None,
+) -> list[Task]:
+    """The stream of a source. By class: tasks of equal numbers of classes, or of `sizes`, in the
+    given order, a shuffled one, or as numbered. By order or column: see `split_domains`."""
+    by = by or source.split_by
+    if by == "class":
+        groups = deal(arrange(source.classes, generator, order), tasks or source.tasks, sizes)
+        return [
+            Task(
+                index=index,
+                classes=group,
+                train=source.train.only(rows_of(source.labels, group, limit_per_class)),
+                test=source.test.only(rows_of(source.test_labels, group)),
+            )
+            for index, group in enumerate(groups)
+        ]
+    domains, test_domains, names = domains_of(source, by, tasks)
+    parts: list[tuple[int, ...]]
+    if by == "order":
+        if sizes or order or generator is not None:
+            raise UserError(
+                "a stream split by order is cut into equal parts as it comes: leave out the "
+                "classes per task and the class order."
+            )
+        parts = [(number,) for number in range(len(names))]
+    else:
+        parts = deal(arrange(len(names), generator, order), tasks or len(names), sizes, "values")
+    return [
+        domain_task(source, index, part, (domains, test_domains), names, limit_per_class)
+        for index, part in enumerate(parts)
+    ]
+
+
+def domain_task(
+    source: Source,
+    index: int,
+    part: Sequence[int],
+    domains: tuple[Tensor, Tensor],
+    names: Sequence[str],
+    limit_per_class: int | None,
+) -> Task:
+    """The examples of some domains; any class may be asked for."""
+    wanted = torch.tensor(part)
+    inside = [torch.isin(column, wanted) for column in domains]
+    every = tuple(range(source.classes))
+    labels = torch.where(inside[0], source.labels, -1)
+    train = source.train.only(rows_of(labels, every, limit_per_class))
+    test = source.test.only(torch.nonzero(inside[1]).flatten())
+    for examples, kind in ((train, "train"), (test, "test")):
+        if len(examples) < 2:
+            words = ", ".join(names[number] for number in part)
+            raise UserError(
+                f"task {index + 1} ({words}) has {len(examples)} {kind} examples and needs two "
+                "or more: choose fewer tasks or another --split-by."
+            )
+    return Task(index, every, train, test)
+
+
+def domains_of(source: Source, by: str, tasks: int | None) -> tuple[Tensor, Tensor, Sequence[str]]:
+    """The domain of each train and each test row, and what the domains are called."""
+    if by == "order":
+        count = tasks or source.tasks
+        train, test = len(source.labels), len(source.test_labels)
+        # Before anything is made for each of them: a slip of the hand may be millions.
+        if count > min(train, test) // 2:
+            raise UserError(
+                f"each of {count} tasks needs two or more train and test examples, and there are "
+                f"{train} and {test}: choose fewer tasks or another --split-by."
+            )
+        if source.pooled:
+            places = source.train.rows, source.test.rows
+            cuts = [place * count // (train + test) for place in places]
+        else:
+            cuts = [torch.arange(size) * count // size for size in (train, test)]
+        return cuts[0], cuts[1], [f"stretch {number + 1}" for number in range(count)]
+    if not by.startswith(COLUMN):
+        raise unknown("split_by", by, ("class", "order", "column:NAME"))
+    if source.domains is None or source.test_domains is None:
+        raise UserError(
+            f"{source.name} has no column {by.removeprefix(COLUMN)!r} to split by: use "
+            "--split-by class or order."
+        )
+    return source.domains, source.test_domains, source.domain_names
+
+
+def deal(
+    order: Sequence[int], tasks: int, sizes: Sequence[int] = (), things: str = "classes"
+) -> list[tuple[int, ...]]:
+    """Cut an order into equal parts, or into parts of given sizes, or say why it does not fit."""
+    count = len(order)
+    if sizes:
+        if min(sizes) < 1 or sum(sizes) != count:
+            raise UserError(
+                f"the {things} per task {', '.join(map(str, sizes))} sum up to {sum(sizes)} and "
+                f"there are {count} {things}: give whole numbers from 1 that sum up to {count}."
+            )
+    elif tasks < 1 or tasks > count or count % tasks:
+        fits = [str(n) for n in range(1, count + 1) if count % n == 0]
+        raise UserError(
+            f"{count} {things} do not divide into {tasks} tasks: choose one of "
+            f"{', '.join(fits)}, or give --classes-per-task."
+        )
+    sizes = sizes or [count // tasks] * tasks
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    return [tuple(order[end - size : end]) for size, end in zip(sizes, ends)]
+
+
+def arrange(
+    count: int, generator: torch.Generator | None, order: Sequence[int] | None
+) -> list[int]:
+    """An order of `count` things: the given one, a shuffled one, or as numbered."""
+    if order is None:
+        return class_order(count, generator)
+    if sorted(order) != list(range(count)):
+        raise UserError(
+            f"a class order must name each of the numbers 0 to {count - 1} once, not "
+            f"{','.join(map(str, order))}."
+        )
+    return list(order)
+
+
+def class_order(classes: int, generator: torch.Generator | None) -> list[int]:
+    """The classes as numbered, or shuffled by a generator."""
+    if generator is None:
+        return list(range(classes))
+    return [int(label) for label in torch.randperm(classes, generator=generator)]
+
+
+def rows_of(labels: Tensor, classes: Sequence[int], limit: int | None = None) -> Tensor:
+    """Rows whose label is one of the classes, the first `limit` of each, in source order."""
+    rows = [torch.nonzero(labels == label).flatten()[:limit] for label in classes]
+    return torch.cat(rows).sort().values
