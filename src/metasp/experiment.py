@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ BESIDE = ("log", "ranks")  # in a checkpoint, beside the position of the engine
 RANDOM = "random/"  # begins the names of what a checkpoint holds of global random streams
 
 
+KeepCheckpoints = Literal["last", "task"]
+"""Which checkpoints stay: the newest alone, or that of each task's end too."""
+
+
 class Interrupted(Exception):
     """The run was asked to stop; a checkpoint is stored."""
 
@@ -44,6 +48,7 @@ class Experiment:
     benchmark: Benchmark
     directory: RunDir
     checkpoint_seconds: float = 60.0
+    keep_checkpoints: KeepCheckpoints = "last"
     force: bool = False
     stop: Callable[[], bool] = lambda: False
     warnings: list[str] = field(default_factory=list)
@@ -89,8 +94,9 @@ class Experiment:
                     continue
                 due = self.writes and time.monotonic() - saved >= self.checkpoint_seconds
                 stopping, due = any_of(self.ranks, self.stop(), due)
-                if stopping or due or isinstance(event, TaskFinished):
-                    self._checkpoint(trainer)
+                ended = isinstance(event, TaskFinished)
+                if stopping or due or ended:
+                    self._checkpoint(trainer, keep=ended and self.keep_checkpoints == "task")
                     saved = time.monotonic()
                 if stopping:
                     raise Interrupted
@@ -120,7 +126,7 @@ class Experiment:
                 "numbers up to rounding, no longer the same bits."
             )
 
-    def _checkpoint(self, trainer: Trainer) -> None:
+    def _checkpoint(self, trainer: Trainer, keep: bool) -> None:
         tensors, numbers = trainer.state()
         if self._random is not None:
             tensors |= {f"{RANDOM}{name}": t for name, t in self._random.state().items()}
@@ -128,13 +134,15 @@ class Experiment:
             numbers["ranks"] = self.ranks.size
             check_alike(self.ranks, tensors)
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-        self.directory.checkpoint(arrays, numbers)
+        self.directory.checkpoint(arrays, numbers, keep)
 
     def _result(self) -> dict[str, Any]:
         result = summarise(self.directory.events())
         names = list(self.benchmark.source.class_names)
         told = {"spec": self.spec.as_dict(), "defaults": usual(self.spec), "class_names": names}
         ranks = {} if self.ranks is None else {"ranks": self.ranks.size}
+        if self.trainer is not None and self.trainer.position.diverged:
+            result["diverged"] = True
         corrupt = len(self.trainer.skipping.rows) if self.trainer else 0
         if corrupt:
             result["corrupt"] = corrupt  # pictures that were left out

@@ -168,8 +168,8 @@ class SharedRunDir(RunDir):
     def append(self, event: Event) -> None:
         self._alone(lambda: RunDir.append(self, event))
 
-    def checkpoint(self, arrays: Arrays, numbers: dict[str, Any]) -> None:
-        self._alone(lambda: RunDir.checkpoint(self, arrays, numbers))
+    def checkpoint(self, arrays: Arrays, numbers: dict[str, Any], keep: bool = False) -> None:
+        self._alone(lambda: RunDir.checkpoint(self, arrays, numbers, keep))
 
     def keep_noise(self, flipped: Mapping[str, Sequence[Any]]) -> None:
         self._alone(lambda: RunDir.keep_noise(self, flipped))

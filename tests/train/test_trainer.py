@@ -5,6 +5,7 @@ import torch
 
 from metasp.errors import Diverged, UserError
 from metasp.events import Evaluated, StepTaken, TaskFinished
+from metasp.experiment import Interrupted
 from metasp.methods.base import batch_bounds
 from metasp.store.checkpoints import load_latest
 from metasp.train import build_trainer
@@ -138,6 +139,41 @@ def test_a_loss_that_explodes_is_named(tiny):
     assert found is None or all(
         torch.from_numpy(v).isfinite().all() for k, v in found.arrays.items() if "model" in k
     )
+
+
+def test_a_loss_far_above_the_first_one_is_noted_once(tiny):
+    run = finish(tiny(lr=1e3, method="finetune"))
+    notes = [event["text"] for event in run.events() if event["event"] == "Noted"]
+    assert [note for note in notes if "TRAINING DIVERGED" in note] == notes[:1]
+    assert run.result()["diverged"] is True
+    assert "diverged" not in finish(tiny("sound", lr=0.1)).result()
+
+
+@pytest.mark.parametrize("stopped_after", [None, 5])
+def test_checkpoints_of_the_ends_of_tasks_are_kept(tiny, stopped_after):
+    options = {"checkpoint_seconds": 0.0, "keep_checkpoints": "task"}
+    if stopped_after is not None:
+        taken = itertools.count()
+        experiment = tiny(options=options, tasks=2)
+        experiment.stop = lambda: next(taken) == stopped_after
+        with pytest.raises(Interrupted):
+            finish(experiment)
+    run = finish(tiny(options=options, tasks=2))
+    kept = list(run.kept_checkpoints())
+    assert [(c.numbers["task"], c.numbers["step"]) for c in kept] == [(1, 0), (2, 0)]
+    folder = run.path / "checkpoint"
+    assert {c.number for c in kept} < {int(path.stem) for path in folder.glob("*.json")}
+    run.forget([int(run.memory()["id"][0])])
+    assert not list(run.kept_checkpoints())
+    assert len(list(folder.glob("*"))) == 2
+
+
+def test_a_kept_checkpoint_that_is_damaged_is_named(tiny):
+    run = finish(tiny(options={"keep_checkpoints": "task"}))
+    number = next(run.kept_checkpoints()).number
+    (run.path / f"checkpoint/{number:06d}.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=f"{number:06d}.json is damaged"):
+        list(run.kept_checkpoints())
 
 
 def test_a_weight_that_is_no_number_is_told_with_the_moment(tiny):

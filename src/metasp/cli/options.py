@@ -51,6 +51,13 @@ checkpoint_option = click.option(
     show_default=True,
     help="Store a checkpoint at least this often.",
 )
+keep_option = click.option(
+    "--keep-checkpoints",
+    type=click.Choice(["last", "task"]),
+    default="last",
+    show_default=True,
+    help="Which checkpoints stay in the run: the last one, or that of each task's end too.",
+)
 
 
 track_option = click.option(

@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from metasp.cli.cluster import on_cluster, worker_options
-from metasp.cli.options import checkpoint_option, data_option, json_option, track_option
+from metasp.cli.options import (
+    checkpoint_option,
+    data_option,
+    json_option,
+    keep_option,
+    track_option,
+)
 from metasp.cli.run import execute, show_finished
 
 EXAMPLES = """
@@ -21,6 +27,7 @@ Examples:
 @click.argument("run", type=click.Path(path_type=Path))
 @data_option
 @checkpoint_option
+@keep_option
 @track_option
 @worker_options
 @json_option
@@ -28,6 +35,7 @@ def command(
     run: Path,
     data: Path | None,
     checkpoint_seconds: float,
+    keep_checkpoints: str,
     track: tuple[str, ...],
     as_json: bool,
     **given: Any,
@@ -45,6 +53,7 @@ def command(
     from metasp.processes import joined
 
     options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds}
+    options["keep_checkpoints"] = keep_checkpoints
     options |= {"device": cluster.device} if cluster else {"ranks": joined()}
     experiment = prepare(stored.spec(), stored.path.parent, data, stored=stored, **options)
     return execute(experiment, as_json, track, cluster)

@@ -19,6 +19,7 @@ from metasp.cli.options import (
     correction_options,
     data_option,
     json_option,
+    keep_option,
     runs_option,
     spec_from,
     spec_options,
@@ -49,6 +50,9 @@ Examples:
 """
 
 
+AGAIN = ("data", "checkpoint_seconds", "keep_checkpoints", "track", "as_json", "on")
+
+
 @click.command(epilog=EXAMPLES)
 @click.option(
     "--spec",
@@ -61,6 +65,7 @@ Examples:
 @runs_option
 @data_option
 @checkpoint_option
+@keep_option
 @track_option
 @worker_options
 @click.option("--force", is_flag=True, help="Run again even if the run is finished.")
@@ -70,6 +75,7 @@ def command(
     runs: Path,
     data: Path | None,
     checkpoint_seconds: float,
+    keep_checkpoints: str,
     track: tuple[str, ...],
     force: bool,
     as_json: bool,
@@ -88,6 +94,7 @@ def command(
     from metasp.processes import joined
 
     options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "force": force}
+    options["keep_checkpoints"] = keep_checkpoints
     options |= {"device": cluster.device} if cluster else {"ranks": joined()}
     experiment = prepare(spec, runs, data, said=files, **options)
     if spec.method == BEST and experiment.writes and not as_json:
@@ -125,7 +132,7 @@ def execute(
         else:
             happens_afar(experiment, console, makes, cluster)
     except Interrupted:
-        same = typed_again("data", "checkpoint_seconds", "track", "as_json", "on", *WORKERS)
+        same = typed_again(*AGAIN, *WORKERS)
         again = shlex.join(["metasp", "resume", str(where), *same])
         if experiment.writes:
             print(f"stopped; continue with: {again}", file=sys.stderr)

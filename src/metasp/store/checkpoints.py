@@ -1,6 +1,7 @@
 """Checkpoints: tensors in safetensors, numbers in JSON, both checked before they are trusted."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,11 @@ UNUSABLE = (
 )
 
 
-def save_checkpoint(folder: Path, arrays: Arrays, numbers: dict[str, Any]) -> int:
-    """Write the next checkpoint and drop those no longer needed. The JSON comes last: without
-    it the tensors do not count."""
+def save_checkpoint(
+    folder: Path, arrays: Arrays, numbers: dict[str, Any], kept: Collection[int] = ()
+) -> int:
+    """Write the next checkpoint and drop those no longer needed, but for the `kept` ones. The JSON
+    comes last: without it the tensors do not count. Returns its number."""
     folder.mkdir(exist_ok=True)
     number = max([0, *numbers_in(folder)]) + 1
     content = pack_tensors({k: np.ascontiguousarray(v) for k, v in arrays.items()})
@@ -56,7 +59,8 @@ def save_checkpoint(folder: Path, arrays: Arrays, numbers: dict[str, Any]) -> in
         listed_later=True,
     )
     for old in sorted(numbers_in(folder))[:-KEEP]:
-        drop_checkpoint(folder, old)
+        if old not in kept:
+            drop_checkpoint(folder, old)
     return number
 
 

@@ -176,7 +176,7 @@ def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any], manifest: M
             orphan.unlink()
     for other in listed(manifest):
         del manifest.files[name_of(other)]
-    manifest.files[name_of(number)] = []
+    manifest.files[name_of(number)], manifest.kept = [], []
 
 
 def unreadable(path: Path, error: Exception) -> UserError:

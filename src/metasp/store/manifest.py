@@ -30,6 +30,7 @@ class Manifest:
     files: dict[str, list[str]] = field(default_factory=dict)
     forgotten: list[int] = field(default_factory=list)
     erasing: bool = False
+    kept: list[int] = field(default_factory=list)  # checkpoints that later ones do not replace
 
     def write(self, run: Path) -> None:
         """Replace the manifest in a run's folder."""

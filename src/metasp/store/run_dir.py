@@ -18,8 +18,10 @@ from metasp.store import forget
 from metasp.store.checkpoints import (
     Arrays,
     Checkpoint,
+    Damaged,
     drop_checkpoint,
     listed,
+    load_checkpoint,
     load_latest,
     name_of,
     numbers_in,
@@ -156,12 +158,16 @@ class RunDir:
             self._log.write(line)
             self._digest.update(line)
 
-    def checkpoint(self, arrays: Arrays, numbers: dict[str, Any]) -> None:
-        """Store a state together with the length of the log that belongs to it."""
+    def checkpoint(self, arrays: Arrays, numbers: dict[str, Any], keep: bool = False) -> None:
+        """Store a state together with the length of the log that belongs to it. `keep` it when
+        later ones come."""
         with writing(self.path):
             self._flush_log()
             numbers = {**numbers, "log": self._manifest.log}
-            number = save_checkpoint(self.path / "checkpoint", arrays, numbers)
+            kept = self._manifest.kept
+            number = save_checkpoint(self.path / "checkpoint", arrays, numbers, kept)
+            if keep:
+                kept.append(number)
             name = name_of(number)
             self._manifest.files[name] = [sha256(content_of(self.path / name))]
             self._list_files()
@@ -178,6 +184,17 @@ class RunDir:
         for number in listed(self._manifest):
             if not (self.path / name_of(number)).exists():
                 del self._manifest.files[name_of(number)]
+        listed_now = listed(self._manifest)
+        self._manifest.kept = [n for n in self._manifest.kept if n in listed_now]
+
+    def kept_checkpoints(self) -> Iterator[Checkpoint]:
+        """Yield the checkpoints that the run was asked to keep, the oldest first."""
+        manifest = read_manifest(self.path)
+        for number in sorted(manifest.kept) if manifest is not None else ():
+            try:
+                yield load_checkpoint(self.path / "checkpoint", number, manifest)
+            except Damaged as error:
+                raise damaged(self.path, name_of(number), str(error)) from error
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest sound checkpoint, with warnings about damaged ones, which are removed.

@@ -92,7 +92,9 @@ def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:
     return "unfinished" if (run.path / "spec.toml").exists() else "new"
 
 
-def order_for(job: Job, data: Path | None, checkpoint_seconds: float) -> dict[str, Any]:
+def order_for(
+    job: Job, data: Path | None, checkpoint_seconds: float, keep_checkpoints: str = "last"
+) -> dict[str, Any]:
     """Return a job in plain values, for a process that may be on another machine."""
     return {
         "name": job.name,
@@ -100,6 +102,7 @@ def order_for(job: Job, data: Path | None, checkpoint_seconds: float) -> dict[st
         "runs": str(job.path.parent.resolve()),
         "data": str(data.absolute()) if data else None,
         "checkpoint_seconds": checkpoint_seconds,
+        "keep_checkpoints": keep_checkpoints,
     }
 
 
@@ -119,6 +122,7 @@ def carry_out_order(
             Path(order["data"]) if order["data"] else None,
             stored=stored,
             checkpoint_seconds=order["checkpoint_seconds"],
+            keep_checkpoints=order["keep_checkpoints"],
             stop=stop,
             ranks=ranks,
         )

@@ -65,7 +65,8 @@ class RanksOnRay:
             with directory.open(experiment.spec, fresh=experiment.force):
                 pass  # so that workers that are started again go on
             job = Job(experiment.spec, directory.path, "unfinished")
-            order = order_for(job, self.data, experiment.checkpoint_seconds)
+            kept = experiment.keep_checkpoints
+            order = order_for(job, self.data, experiment.checkpoint_seconds, kept)
             yield from self._followed(Mailbox(directory.path), order, needs, stop)
         finally:
             ray.shutdown()

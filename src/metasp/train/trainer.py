@@ -32,6 +32,8 @@ from metasp.train.optimizers import LearningRate, OptimizerState, Schedule
 from metasp.train.skipping import Skipping
 from metasp.types import Batch, Examples, State, Task
 
+DIVERGED = 40  # a loss so many times the first one (or 1): no sound run comes near it
+
 Score = Callable[[TrainingContext, Task, Sequence[int]], tuple[float, float]]
 """A task's test score over all classes seen, and over its own."""
 
@@ -48,6 +50,8 @@ class Position:
     begun: bool = False  # the task has been announced and tested
     scheduled: int = 0  # moves of the learning rate's schedule in this task
     observed: int = 0  # batches of open tasks, in all
+    first_loss: float | None = None
+    diverged: bool = False  # a loss was far above the first one
 
 
 class Trainer(Stateful):
@@ -299,10 +303,24 @@ class Trainer(Stateful):
         at, self.learner.last_loss = self.position, report.loss
         if not math.isfinite(report.loss):
             raise Diverged(f"the loss became NaN or infinite {self._moment(1)}")
+        if task.classes:
+            self._watch_loss(report.loss)
         seconds = round(time.perf_counter() - began, 6)
         return StepTaken(
             at.task, epoch, at.step, phase.kind, report.loss, lr, seconds, report.numbers
         )
+
+    def _watch_loss(self, loss: float) -> None:
+        """Note once in a run that the loss is far above that of the first step."""
+        at = self.position
+        if at.first_loss is None:
+            at.first_loss = loss
+        if not at.diverged and loss > DIVERGED * max(1.0, at.first_loss):
+            at.diverged = True
+            self.learner.notes.append(
+                f"TRAINING DIVERGED: the loss is {loss:.3g} {self._moment(1)}, and was "
+                f"{at.first_loss:.3g} at the first step: try a smaller --lr."
+            )
 
     def _test(self, task: Task, before: bool) -> Iterator[Evaluated]:
         """Test the tasks seen so far that can be tested, or, before training, the one that is
