@@ -15,8 +15,8 @@ from torch.func import grad, jvp, vjp, vmap
 
 from metasp.errors import UserError
 from metasp.influence.checks import check_losses, checked_pair
-from metasp.influence.origin import copies, with_tensors
-from metasp.influence.pseudo import Loss, Named, make_plan
+from metasp.influence.functional import Loss, Named, copies, with_tensors
+from metasp.influence.pseudo_step import make_plan
 from metasp.types import TensorPair as Pair
 
 DENSE = 2000  # parameters up to which the whole Hessian is cheap

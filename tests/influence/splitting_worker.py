@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from metasp.backbones.networks import ConvNet
 from metasp.influence import Ranks, record, sp_influence
 from metasp.influence.fallback import double_backward, forward_mode
-from metasp.influence.origin import Origin
-from metasp.influence.pseudo import Problem
-from metasp.influence.splitting import split_over_ranks
+from metasp.influence.functional import Origin, Problem
+from metasp.influence.sharding import split_over_ranks
 from metasp.methods.networks import features_seen
 from metasp.processes import joined, leave
 

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from metasp.influence import sp_influence
+from metasp.influence.functional import Origin, Problem
 from metasp.influence.jvp_rules import Unsupported
-from metasp.influence.origin import Origin
-from metasp.influence.pseudo import Problem
 from metasp.influence.tape import products_from_tape
 from metasp.types import CROSS_ENTROPY as LOSS
 

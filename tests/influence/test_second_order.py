@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from metasp.influence.dual_numbers import TWICE_BY_DUALS, again
+from metasp.influence.fallback import TWICE_BY_DUALS, again
 from metasp.influence.second_order import Layout
 
 STEP = 1e-6

@@ -11,8 +11,7 @@ from torch import nn
 
 from metasp.influence import sp_influence
 from metasp.influence.parallel import Ranks, Share
-from metasp.influence.split_norm import batch_norm
-from metasp.influence.splitting import HERE, split_over_ranks
+from metasp.influence.sharding import HERE, batch_norm, split_over_ranks
 
 
 def ours(ranks, x, weight, bias, running):

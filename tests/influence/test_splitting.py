@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from metasp.influence.parallel import Ranks, Share, copied, gathered, taken, total
-from metasp.influence.splitting import split_over_ranks
+from metasp.influence.sharding import split_over_ranks
 from tests.influence.splitting_worker import compute
 from tests.influence.test_parallel import torchrun
 

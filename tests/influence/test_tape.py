@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call, jvp
 
-from metasp.influence.dual_numbers import again, replaced, tangent_of, tensors_in
+from metasp.influence.fallback import again, replaced, tangent_of, tensors_in
 from metasp.influence.jvp_rules import Unsupported
 from metasp.influence.second_order import Layout
 from metasp.influence.tape import Recorder

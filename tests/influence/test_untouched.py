@@ -13,7 +13,7 @@ from metasp.influence import (
     virtual_parameters,
     with_parameters,
 )
-from metasp.influence.origin import kept_random_state
+from metasp.influence.functional import kept_random_state
 from tests.influence.test_core import LOSS, SHAPES, problem
 
 

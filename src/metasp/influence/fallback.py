@@ -1,20 +1,237 @@
-"""Exact products with the Jacobian of the batch's losses, by whichever way the model allows.
+"""Derivatives where no rule is known: of one call, run once more on dual numbers, or of a whole
+model.
 
-All take directions s (by parameter name, each of shape (directions, *shape of the parameter)) and
-give J s, shape (directions, n), with J the derivative of the n losses for the parameters.
+The products of a whole model take directions s (by parameter name, each of shape (directions,
+*shape of the parameter)) and give J s, shape (directions, n), with J the derivative of the n losses
+for the parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.autograd.forward_ad as fw
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from metasp.influence.checks import inner
-from metasp.influence.dual_numbers import ObeyingNoGrad, dual, tangent_of
-from metasp.influence.jvp_rules import Unsupported
-from metasp.influence.origin import differentiable_twice
-from metasp.influence.pseudo import Named, Problem, dense
+from metasp.influence.functional import (
+    Named,
+    Problem,
+    RandomState,
+    dense,
+    differentiable_twice,
+    kept_random_state,
+)
+from metasp.influence.jvp_rules import Linearised, Unsupported
+from metasp.influence.second_order import Layout, Tangents
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """All tensors in nested tuples, lists and dictionaries, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, tuple | list):
+        return [t for item in tree for t in tensors_in(item)]
+    if isinstance(tree, dict):
+        return [t for item in tree.values() for t in tensors_in(item)]
+    return []
+
+
+def replaced(tree: Any, by: Mapping[int, Tensor]) -> Any:
+    """The same nest with tensors exchanged by ``id``."""
+    if isinstance(tree, Tensor):
+        return by.get(id(tree), tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(replaced(item, by) for item in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(replaced(item, by) for item in tree)
+    if isinstance(tree, dict):
+        return {key: replaced(item, by) for key, item in tree.items()}
+    return tree
+
+
+def dual(primal: Tensor, tangent: Tensor) -> Tensor:
+    """A dual number at the present level."""
+    made: Tensor = fw.make_dual(primal, tangent)  # type: ignore[no-untyped-call]
+    return made
+
+
+def tangent_of(value: Tensor) -> Tensor:
+    """The tangent of a dual number; zero where it has none."""
+    primal, tangent = fw.unpack_dual(value)  # type: ignore[no-untyped-call]
+    return torch.zeros_like(primal) if tangent is None else tangent
+
+
+class ObeyingNoGrad(TorchFunctionMode):
+    """Lets ``torch.no_grad()`` hold for tangents too: torch lets dual numbers through it, where
+    its gradients stop."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if torch.is_grad_enabled():
+            return func(*args, **(kwargs or {}))
+        with fw._set_fwd_grad_enabled(False):
+            return func(*args, **(kwargs or {}))
+
+
+def own_memory(tensor: Tensor) -> Tensor:
+    """The values without graph; an expanded tensor is copied, for dual numbers need own cells."""
+    shared = any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride()))
+    return tensor.detach().contiguous() if shared else tensor.detach()
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call that can be repeated on other tensors: which of its `tensors` need a gradient, which
+    of its results are `wanted`, and the state from which it drew random numbers, if it did."""
+
+    func: Callable[..., Any]
+    call: tuple[tuple[Any, ...], dict[str, Any]]
+    tensors: list[Tensor]
+    inputs: tuple[Tensor, ...]
+    wanted: list[bool]
+    drew_from: RandomState | None
+
+    @property
+    def name(self) -> Any:
+        return getattr(self.func, "__name__", self.func)
+
+    def results(self, duals: Mapping[int, Tensor]) -> list[Tensor]:
+        """The differentiable results of the same call on other tensors."""
+        if self.drew_from is not None:
+            self.drew_from.restore()
+        copied = {id(t): t.clone() for t in self.tensors if not t.requires_grad}
+        args, kwargs = replaced(self.call, {**duals, **copied})
+        made = tensors_in(self.func(*args, **kwargs))
+        if len(made) != len(self.wanted):
+            raise Unsupported(f"{self.name} has changing results")
+        return [t for t, want in zip(made, self.wanted) if want]
+
+    def one(self, tangents: Tangents) -> list[Tensor]:
+        """The results' tangents of one direction."""
+        with fw.dual_level():
+            duals = {
+                id(t): t.detach() if d is None else dual(own_memory(t), d)
+                for t, d in zip(self.inputs, tangents)
+            }
+            return [tangent_of(t) for t in self.results(duals)]
+
+    def one_bent(self, tangents: Tangents, deltas: Tangents, bents: Tangents) -> list[Tensor]:
+        """Return how the inputs' gradients move along one direction, by dual numbers."""
+        with fw.dual_level(), torch.enable_grad():
+            leaves = [own_memory(t).requires_grad_() for t in self.inputs]
+            duals = [t if d is None else dual(t, d) for t, d in zip(leaves, tangents)]
+            made = self.results({id(t): d for t, d in zip(self.inputs, duals)})
+            moved = [
+                None if delta is None or bent is None else dual(own_memory(delta), bent)
+                for delta, bent in zip(deltas, bents)
+            ]
+            needed = [t for t, grad in zip(made, moved) if grad is not None]
+            grads = [grad for grad in moved if grad is not None]
+            slopes = torch.autograd.grad(needed, duals, grads, allow_unused=True)
+            return [torch.zeros_like(t) if g is None else tangent_of(g).detach()
+                    for t, g in zip(leaves, slopes)]  # fmt: skip
+
+    def bent_twice_back(
+        self, tangents: Tangents, deltas: Tangents, bents: Tangents, count: int
+    ) -> list[list[Tensor]]:
+        """Return the same for each direction, by differentiating the gradient: of the result f with
+        gradient delta the inputs' gradients move by J' bent + H dx, where H, the Hessian of
+        <delta, f>, is symmetric."""
+        with torch.enable_grad():
+            leaves = [own_memory(t).requires_grad_() for t in self.inputs]
+            made = self.results({id(t): leaf for t, leaf in zip(self.inputs, leaves)})
+            ends = [t for t, delta in zip(made, deltas) if delta is not None]
+            grads = torch.autograd.grad(
+                ends, leaves, [d for d in deltas if d is not None], create_graph=True,
+                allow_unused=True,
+            )  # fmt: skip
+            rows = []
+            for d in range(count):
+                along = [bent[d] for bent in bents if bent is not None]
+                parts = [_sum_along(ends, along)]
+                for grad, tangent in zip(grads, _at(tangents, d)):
+                    if grad is not None and tangent is not None and grad.requires_grad:
+                        parts.append((grad * tangent).sum())
+                slopes = torch.autograd.grad(
+                    torch.stack(parts).sum(), leaves, retain_graph=True, allow_unused=True
+                )
+                rows.append(
+                    [torch.zeros_like(t) if g is None else g.to_dense() if g.is_sparse else g
+                     for t, g in zip(leaves, slopes)]
+                )  # fmt: skip
+            return rows
+
+    def each(self, ways: Callable[[], list[list[Tensor]]]) -> Tangents:
+        """The ways of all directions, side by side."""
+        try:
+            with kept_random_state(self.inputs[0].device), differentiable_twice():
+                return [torch.stack(parts) for parts in zip(*ways())]
+        except RuntimeError as error:
+            raise Unsupported(f"{self.name}: {error}") from error
+
+
+def again(
+    func: Callable[..., Any],
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    tensors: list[Tensor],
+    out: Any,
+    state: RandomState | None,
+) -> Linearised:
+    """The linearisation of any call that has forward-mode derivatives.
+
+    The call is repeated for each direction; if it drew random numbers it draws the same ones. What
+    needs no gradient is copied, for it may be running statistics that the call moves.
+    """
+    inputs = tuple({id(t): t for t in tensors if t.requires_grad}.values())
+    drew = state is not None and not torch.equal(state.cpu, torch.get_rng_state())
+    drew = drew or (state is not None and state.accelerator is not None)
+    wanted = [t.requires_grad for t in tensors_in(out)]
+    it = _Call(func, call, tensors, inputs, wanted, state if drew else None)
+
+    def push(tangents: Tangents, layout: Layout) -> Tangents:
+        count = next(t.shape[0] for t in tangents if t is not None)
+        return it.each(lambda: [it.one(_at(tangents, d)) for d in range(count)])
+
+    def bend(tangents: Tangents, deltas: Tangents, bents: Tangents, layout: Layout) -> Tangents:
+        count = next(t.shape[0] for t in bents if t is not None)
+        if func not in TWICE_BY_DUALS:
+            return it.each(lambda: it.bent_twice_back(tangents, deltas, bents, count))
+        return it.each(
+            lambda: [it.one_bent(_at(tangents, d), deltas, _at(bents, d)) for d in range(count)]
+        )
+
+    return Linearised(inputs, push, tuple(tensors), bend=bend)
+
+
+TWICE_BY_DUALS = frozenset((
+    F.gelu, F.leaky_relu, F.elu, F.selu, F.softplus, F.hardswish, F.relu6, F.hardtanh, torch.tanh,
+    Tensor.tanh, torch.sigmoid, Tensor.sigmoid, F.logsigmoid, torch.exp, Tensor.exp, torch.mul,
+    Tensor.mul, torch.div, Tensor.div, Tensor.__truediv__, F.max_pool2d, torch.max_pool2d,
+    torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.softmax, Tensor.softmax,
+    torch.log_softmax, Tensor.log_softmax, F.softmax, F.log_softmax, torch.matmul, Tensor.matmul,
+    torch.bmm, Tensor.bmm, F.scaled_dot_product_attention, F.layer_norm, F.cross_entropy,
+    F.nll_loss,
+))  # fmt: skip
+"""Calls whose gradient has right tangents. That of others may read a result that it saved, such as
+the factors of a matrix, as if it were constant: torch's solve and determinants do."""
+
+
+def _sum_along(ends: list[Tensor], along: list[Tensor]) -> Tensor:
+    return torch.stack([(end * move).sum() for end, move in zip(ends, along)]).sum()
+
+
+def _at(tangents: Tangents, d: int) -> list[Tensor | None]:
+    """The tangents of one direction."""
+    return [None if t is None else t[d] for t in tangents]
 
 
 def forward_mode(problem: Problem, theta: Named, directions: Named) -> Tensor:

@@ -20,9 +20,17 @@ from metasp.influence.checks import (
     checked_pair,
 )
 from metasp.influence.fallback import one_by_one
+from metasp.influence.functional import (
+    LossOf,
+    Named,
+    Outputs,
+    Pair,
+    dense,
+    kept_random_state,
+    kept_values,
+)
 from metasp.influence.jvp_rules import Unsupported
-from metasp.influence.origin import kept_random_state, kept_values
-from metasp.influence.pseudo import LossOf, Named, Outputs, Pair, dense, make_plan
+from metasp.influence.pseudo_step import make_plan
 from metasp.influence.tape import Recorded, record_in_scope
 
 CHUNK = 64  # goals whose gradients are in memory at one time, where they must be

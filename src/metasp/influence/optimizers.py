@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from metasp.errors import UserError
-from metasp.influence.dual_numbers import dual, tangent_of
+from metasp.influence.fallback import dual, tangent_of
 
 Named = dict[str, Tensor]
 State = dict[str, Any]

@@ -28,10 +28,22 @@ from metasp.influence.checks import (
     checked_pair,
     trap_of_call,
 )
-from metasp.influence.dual_numbers import again, replaced, tensors_in
+from metasp.influence.fallback import again, replaced, tensors_in
+from metasp.influence.functional import (
+    Loss,
+    LossOf,
+    Named,
+    Origin,
+    Outputs,
+    Pair,
+    Problem,
+    RandomState,
+    shortened,
+    uncompiled,
+    with_values,
+)
 from metasp.influence.jvp_rules import RULES, Linearised, Unsupported
-from metasp.influence.origin import Origin, RandomState, shortened, uncompiled, with_values
-from metasp.influence.pseudo import Loss, LossOf, Named, Outputs, Pair, Plan, Problem
+from metasp.influence.pseudo_step import Plan
 from metasp.influence.second_order import Layout, Tangents
 from metasp.trees import call, same
 

@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from metasp.errors import UserError
+from metasp.influence.functional import check_functional
 from metasp.influence.optimizers import elementwise
-from metasp.influence.origin import check_functional
 from metasp.influence.parallel import Ranks
-from metasp.influence.splitting import split_over_ranks
+from metasp.influence.sharding import split_over_ranks
 from metasp.learner.encoder import EncodedInputs, NetworkInputs, floats_of
 from metasp.learner.outputs import first_line, score_task
 from metasp.learner.settings import LearnerSettings, UserCode

@@ -8,15 +8,18 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from metasp import trees
-from metasp.influence.origin import (
+from metasp.influence.functional import (
     Origin,
+    Problem,
     check_functional,
+    dense,
+    gradient,
     kept_random_state,
     kept_values,
     with_parameters,
     with_tensors,
 )
-from metasp.influence.pseudo import Problem, dense, gradient, make_plan, virtual_parameters
+from metasp.influence.pseudo_step import make_plan, virtual_parameters
 from metasp.methods.base import batch_bounds
 from metasp.methods.context import TrainingContext, evaluating
 from metasp.trees import Tree, call

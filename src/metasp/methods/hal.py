@@ -5,8 +5,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from metasp.influence.origin import Origin, kept_random_state, kept_values
-from metasp.influence.pseudo import Problem, gradient, make_plan
+from metasp.influence.functional import Origin, Problem, gradient, kept_random_state, kept_values
+from metasp.influence.pseudo_step import make_plan
 from metasp.methods.base import Method, Phase, batch_bounds
 from metasp.methods.context import Step, TrainingContext
 from metasp.methods.gradients import (

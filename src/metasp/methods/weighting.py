@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.influence import Influence, fuse, record, sp_influence
-from metasp.influence.origin import kept_random_state, with_parameters
+from metasp.influence.functional import kept_random_state, with_parameters
 from metasp.memory import Memory
 from metasp.methods.context import TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.losses import Objective

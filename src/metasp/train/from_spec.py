@@ -13,9 +13,9 @@ from metasp.backbones import build, default_width
 from metasp.data import Benchmark
 from metasp.encoded import EncodedRows
 from metasp.errors import UserError
-from metasp.influence.origin import check_functional, kept_random_state
+from metasp.influence.functional import check_functional, kept_random_state
 from metasp.influence.parallel import Ranks
-from metasp.influence.splitting import split_over_ranks
+from metasp.influence.sharding import split_over_ranks
 from metasp.memory import Memory, selection
 from metasp.methods import (
     METHODS,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metasp.influence.origin import RandomState
+from metasp.influence.functional import RandomState
 from metasp.types import State, Streams
 
 Item = TypeVar("Item")

@@ -3,18 +3,27 @@
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from metasp.influence.checks import check_finite, example_losses
 from metasp.influence.checks import check_functional as check_functional
+from metasp.trees import Tree, call
+
+Outputs = TypeVar("Outputs")
+LossOf = Callable[[Outputs, Tensor], Tensor]
+"""(outputs of the model, targets) to one loss per example."""
+Loss = LossOf[Any]
+Pair = tuple[Tree, Tensor]
+Named = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -233,3 +242,60 @@ def differentiable_twice() -> Iterator[None]:
     """Attention by its plain formula: the fused CPU kernel has neither tangent nor second order."""
     with sdpa_kernel(SDPBackend.MATH):
         yield
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The losses of a batch as a function of the parameters: everything else is fixed."""
+
+    model: nn.Module
+    loss_fn: Loss
+    batch: Pair
+    origin: Origin
+    what: str = "batch"  # what a sentence about it calls it
+
+    @contextmanager
+    def losses(
+        self, theta: Mapping[str, Tensor], recorder: AbstractContextManager[Any] | None = None
+    ) -> Iterator[tuple[Tensor, Named]]:
+        """Yield the losses at ``theta``, shape (n,), and the model's parameters, which have these
+        values until the block ends. Those that ``theta`` does not name are constants, so that no
+        graph is built below the lowest one that it does. The pass itself runs within
+        ``recorder``."""
+        with self.origin.at(self.model, {}), with_values(self.model, theta) as params:
+            with recorder or nullcontext():
+                losses = self._pass()
+            yield losses, params
+
+    @contextmanager
+    def losses_of_duals(self, duals: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """Yield the losses, shape (n,), with other tensors in place of the parameters."""
+        rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in duals}
+        with self.origin.at(self.model, {**rest, **duals}):
+            yield self._pass()
+
+    def mean_loss(self, theta: Mapping[str, Tensor]) -> Tensor:
+        """Return the mean of the losses at ``theta``."""
+        with torch.no_grad(), self.origin.at(self.model, {}), with_values(self.model, theta):
+            outputs = call(self.model, self.batch[0])
+            return self.loss_fn(outputs, self.batch[1]).mean()
+
+    def _pass(self) -> Tensor:
+        outputs = call(self.model, self.batch[0])
+        return example_losses(self.loss_fn, outputs, self.batch, self.what)
+
+
+def gradient(problem: Problem, theta: Named) -> tuple[Tensor, Named]:
+    """Return the mean loss and its gradient for each parameter of ``theta``; one that the loss does
+    not use has no entry."""
+    with problem.losses(theta) as (losses, leaves):
+        mean = losses.mean()
+        slopes = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
+    grads = {k: dense(g) for k, g in zip(leaves, slopes) if g is not None}
+    check_finite(losses.detach(), grads, problem.what)
+    return mean.detach(), grads
+
+
+def dense(grad: Tensor) -> Tensor:
+    """Return all of the gradient of an embedding, which may hold its rows alone (sparse=True)."""
+    return grad.to_dense() if grad.is_sparse else grad

@@ -1,21 +1,29 @@
 """The pseudo step: where the optimizer's next step would take the parameters, without taking it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metasp.errors import UserError
 from metasp.influence.checks import (
-    check_finite,
     check_functional,
     check_steps,
     check_traps,
     checked_pair,
-    example_losses,
+)
+from metasp.influence.functional import (
+    Loss,
+    Named,
+    Origin,
+    Pair,
+    Problem,
+    copies,
+    gradient,
+    kept_random_state,
+    kept_values,
+    uncompiled,
 )
 from metasp.influence.optimizers import (
     Adjoint,
@@ -27,23 +35,8 @@ from metasp.influence.optimizers import (
     clipped,
     update_of,
 )
-from metasp.influence.origin import (
-    Origin,
-    copies,
-    kept_random_state,
-    kept_values,
-    uncompiled,
-    with_values,
-)
-from metasp.trees import Tree, call
 
 Scope = None | str | Callable[[str], bool]
-Outputs = TypeVar("Outputs")
-LossOf = Callable[[Outputs, Tensor], Tensor]
-"""(outputs of the model, targets) to one loss per example."""
-Loss = LossOf[Any]
-Pair = tuple[Tree, Tensor]
-Named = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -119,63 +112,6 @@ def make_plan(
     if clip is not None and not clip > 0:
         raise UserError(f"clip_norm is {clip}: give a norm above zero, or leave it out.")
     return Plan({k: p.detach() for k, p in named.items()}, update, clip)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The losses of a batch as a function of the parameters: everything else is fixed."""
-
-    model: nn.Module
-    loss_fn: Loss
-    batch: Pair
-    origin: Origin
-    what: str = "batch"  # what a sentence about it calls it
-
-    @contextmanager
-    def losses(
-        self, theta: Mapping[str, Tensor], recorder: AbstractContextManager[Any] | None = None
-    ) -> Iterator[tuple[Tensor, Named]]:
-        """Yield the losses at ``theta``, shape (n,), and the model's parameters, which have these
-        values until the block ends. Those that ``theta`` does not name are constants, so that no
-        graph is built below the lowest one that it does. The pass itself runs within
-        ``recorder``."""
-        with self.origin.at(self.model, {}), with_values(self.model, theta) as params:
-            with recorder or nullcontext():
-                losses = self._pass()
-            yield losses, params
-
-    @contextmanager
-    def losses_of_duals(self, duals: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """Yield the losses, shape (n,), with other tensors in place of the parameters."""
-        rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in duals}
-        with self.origin.at(self.model, {**rest, **duals}):
-            yield self._pass()
-
-    def mean_loss(self, theta: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean of the losses at ``theta``."""
-        with torch.no_grad(), self.origin.at(self.model, {}), with_values(self.model, theta):
-            outputs = call(self.model, self.batch[0])
-            return self.loss_fn(outputs, self.batch[1]).mean()
-
-    def _pass(self) -> Tensor:
-        outputs = call(self.model, self.batch[0])
-        return example_losses(self.loss_fn, outputs, self.batch, self.what)
-
-
-def gradient(problem: Problem, theta: Named) -> tuple[Tensor, Named]:
-    """Return the mean loss and its gradient for each parameter of ``theta``; one that the loss does
-    not use has no entry."""
-    with problem.losses(theta) as (losses, leaves):
-        mean = losses.mean()
-        slopes = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
-    grads = {k: dense(g) for k, g in zip(leaves, slopes) if g is not None}
-    check_finite(losses.detach(), grads, problem.what)
-    return mean.detach(), grads
-
-
-def dense(grad: Tensor) -> Tensor:
-    """Return all of the gradient of an embedding, which may hold its rows alone (sparse=True)."""
-    return grad.to_dense() if grad.is_sparse else grad
 
 
 def virtual_parameters(
