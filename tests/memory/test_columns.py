@@ -65,8 +65,6 @@ def test_a_wider_row_widens_all_and_the_new_places_are_unknown():
     memory.write(torch.tensor([3]), examples([13]), 4, logits=torch.tensor([[4.0]]))
     assert memory["logits"][3, 0] == 4
     assert memory["logits"][3, 1:].isnan().all()
-    with pytest.raises(ValueError, match="another width"):
-        memory.write(torch.tensor([3]), examples([14]), 4, seen_by_head=torch.zeros(1, 2))
 
 
 def test_clearing_leaves_nothing_in_any_column():
@@ -118,8 +116,6 @@ def test_two_columns_of_one_name_must_be_the_same():
     Memory(2, [Column("logits", of="outputs"), Column("logits", of="outputs")])
     with pytest.raises(ValueError, match="two different columns are called 'logits'"):
         Memory(2, [Column("logits", of="outputs"), Column("logits")])
-    with pytest.raises(ValueError, match="say scalar"):
-        Column("logits", of="output")
 
 
 def offer_for(memory, labels, ids, task):

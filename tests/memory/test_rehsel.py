@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 
 from metasp import ExampleStats
 from metasp.memory import SELECTIONS, Memory, Offer
-from metasp.memory.kmeans import kmeans, means
+from metasp.memory.herding import cluster_means, kmeans
 from metasp.memory.rehsel import rehsel_as_written
 from metasp.types import Batch, Streams
 from tests.methods.factories import digits, train
@@ -56,7 +56,7 @@ def test_kmeans_of_identical_rows():
 def test_clusters_without_rows_take_the_first_of_those_that_are_equally_far():
     points, nearest = torch.arange(60.0)[:, None], torch.zeros(60, dtype=torch.long)
     distance = (torch.arange(60) % 3).float()  # that of 2, 5, 8, … is the largest
-    found = means(lambda rows: points[rows], nearest, distance, 4)
+    found = cluster_means(lambda rows: points[rows], nearest, distance, 4)
     assert found.flatten().tolist() == [29.5, 2, 5, 8]
 
 

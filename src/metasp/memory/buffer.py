@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,21 +24,18 @@ class Column:
     """One value per slot. A method or a selection that declares it needs to do nothing else: the
     memory writes, clears, forgets, checkpoints, restores, lists and widens it.
 
-    `of` is "scalar", a shape, or "outputs" or "features": what the model says of an example or what
-    its head sees, whose width is that of the first rows written. Outputs become wider when a head
-    grows; older rows then hold `blank` in their new places. `blank` is also what an empty slot
-    holds, and a slot whose writer gives no value."""
+    name: its name, `memory[name]`.
+    of: "scalar", a shape, or "outputs" or "features": what the model says of an example or what its
+        head sees, whose width is that of the first rows written. Outputs become wider when a head
+        grows; older rows then hold `blank` in their new places.
+    blank: what an empty slot holds, and a slot whose writer gives no value."""
 
     name: str
-    of: str | Shape = "scalar"
+    of: Literal["scalar", "outputs", "features"] | Shape = "scalar"
     dtype: torch.dtype = torch.float32
     blank: float = math.nan
 
     def __post_init__(self) -> None:
-        if isinstance(self.of, str) and self.of not in ("scalar", "outputs", "features"):
-            raise ValueError(
-                f"column {self.name!r} is of {self.of!r}: say scalar, outputs, features or a shape."
-            )
         if not self.dtype.is_floating_point and math.isnan(self.blank):
             object.__setattr__(self, "blank", 0)
 
@@ -46,25 +44,24 @@ class Column:
         return self.of == "scalar"
 
     def empty(self, slots: int) -> Tensor:
-        """The column of a memory that holds nothing; outputs and features have no width yet."""
+        """Return the column of a memory that holds nothing; outputs and features have no width
+        yet."""
         shape = () if self.scalar else (0,) if isinstance(self.of, str) else self.of
         return torch.full((slots, *shape), self.blank, dtype=self.dtype)
 
     def widened(self, values: Tensor, width: int) -> Tensor:
-        """The same rows with `width` values each, unknown ones blank."""
+        """Return the same rows with `width` values each, unknown ones blank."""
         more = values.new_full((len(values), width - values.shape[1]), self.blank)
         return torch.cat([values, more], dim=1)
 
-    def fitted(self, values: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
-        """New values and what is held, both as wide as the wider of the two."""
-        values = values.detach().to(held)
-        if isinstance(self.of, str) and not self.scalar:
-            values = values.flatten(1) if values.dim() > 1 else values[:, None]
-            width = max(values.shape[1], held.shape[1])
-            if self.of == "features" and held.shape[1] not in (0, width):
-                raise ValueError(f"column {self.name!r} held rows of another width before.")
-            return self.widened(values, width), self.widened(held, width)
-        return values, held
+    def fitted(self, values: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return new values and the stored ones, both as wide as the wider of the two."""
+        values = values.detach().to(stored)
+        if self.scalar or not isinstance(self.of, str):
+            return values, stored
+        values = values.flatten(1) if values.dim() > 1 else values[:, None]
+        width = max(values.shape[1], stored.shape[1])
+        return self.widened(values, width), self.widened(stored, width)
 
 
 CORE = (
@@ -74,7 +71,7 @@ CORE = (
     Column("influence", dtype=torch.float64),
     Column("pinned", dtype=torch.bool),
 )
-"""What every memory keeps beside inputs and labels."""
+"""The columns of every memory, beside inputs and labels."""
 
 Values = Mapping[str, Tensor]
 """Values of columns by their names, aligned with the rows they are of."""
@@ -123,8 +120,8 @@ class Memory:
     ) -> None:
         self.capacity, self.pictures = capacity, pictures
         self.columns: dict[str, Column] = {}
-        for given in (*CORE, *columns):
-            column: Column = load(given) if isinstance(given, str) else given
+        for declared in (*CORE, *columns):
+            column: Column = load(declared) if isinstance(declared, str) else declared
             if self.columns.setdefault(column.name, column) != column:
                 raise ValueError(f"two different columns are called {column.name!r}.")
         self._values = {name: column.empty(capacity) for name, column in self.columns.items()}
@@ -152,7 +149,7 @@ class Memory:
 
     @property
     def entered(self) -> Tensor:
-        """The place of each slot's example in the order of all that ever came in."""
+        """The position of each slot's example in the order of all that ever came in."""
         return self._values["entered"]
 
     @property
@@ -162,7 +159,7 @@ class Memory:
 
     @property
     def pinned(self) -> Tensor:
-        """Whether each slot's example is to stay while its class has a share."""
+        """Marks the slots whose example stays while its class has a share."""
         return self._values["pinned"]
 
     @property
@@ -197,16 +194,16 @@ class Memory:
         self.labels[slots] = batch.labels
         self._blank(slots)
         order = self.written + torch.arange(len(slots))
-        own = {"ids": batch.ids, "tasks": torch.full_like(order, task), "entered": order}
-        self.update(slots, **own, **columns)
+        tasks = torch.full_like(order, task)
+        self.update(slots, ids=batch.ids, tasks=tasks, entered=order, **columns)
         self.written += len(slots)
 
     def update(self, slots: Tensor, **columns: Tensor) -> None:
         """Change what is kept of the examples in the slots (k,): values (k, …) by column."""
         for name, values in columns.items():
-            fitted, held = self.columns[name].fitted(values, self._values[name])
-            held[slots] = fitted
-            self._values[name] = held
+            fitted, stored = self.columns[name].fitted(values, self._values[name])
+            stored[slots] = fitted
+            self._values[name] = stored
 
     def edit(self, slots: Tensor, inputs: Tensor) -> None:
         """Change the inputs in the slots (k,); they remain the same examples."""
@@ -236,8 +233,8 @@ class Memory:
 
     def forget(self, ids: Tensor) -> None:
         """Clear the slots of the examples of these ids, where there are any."""
-        held = torch.isin(self.ids, ids) & (self.ids != EMPTY)
-        self.clear(torch.nonzero(held).flatten())
+        forgotten = torch.isin(self.ids, ids) & (self.ids != EMPTY)
+        self.clear(torch.nonzero(forgotten).flatten())
 
     def examples(self) -> Examples:
         """All that is stored, as a data set."""
@@ -247,7 +244,7 @@ class Memory:
         return Examples(self.inputs, slots, self.labels[slots], self.ids[slots])
 
     def table(self) -> dict[str, list[float]]:
-        """What is stored, as a table: slot, id, label and every column of one value per slot."""
+        """Return a table of the slots in use: slot, id, label and every scalar column."""
         slots = self.occupied
         columns = {"slot": slots, "id": self.ids[slots], "label": self.labels[slots]}
         for name, column in self.columns.items():
@@ -259,8 +256,9 @@ class Memory:
         state = {**self._values, "labels": self.labels}
         state["counters"] = torch.tensor([self.offered, self.written])
         if self.inputs is not None:
-            held = self.inputs.state() if isinstance(self.inputs, EncodedSlots) else self.inputs
-            state |= trees.to_columns("inputs", held)
+            slots = self.inputs
+            inputs = slots.state() if isinstance(slots, EncodedSlots) else slots
+            state |= trees.to_columns("inputs", inputs)
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], /) -> None:
@@ -272,8 +270,8 @@ class Memory:
             self.inputs = None if inputs is None else trees.each(Tensor.clone, inputs)
         else:
             assert isinstance(inputs, dict)
-            self.inputs = held = EncodedSlots(self.capacity, self.pictures)
-            held.restore(inputs, state["ids"])
+            self.inputs = slots = EncodedSlots(self.capacity, self.pictures)
+            slots.restore(inputs, state["ids"])
         for name, column in self.columns.items():
             blank = column.empty(self.capacity)
             self._values[name] = state[name].to(blank.device).clone() if name in state else blank
@@ -321,7 +319,8 @@ class Offer:
     shared_classes: bool = False
 
     def groups(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """What is balanced over: a number for each slot's and each offered row's class."""
+        """Return the class of each slot (capacity,) and of each offered row (n,), as numbers over
+        which a memory is balanced."""
         if not self.shared_classes:
             return memory.labels.cpu(), self.labels
         least = min(0, int(memory.labels.min()), int(self.labels.min()))

@@ -1,4 +1,4 @@
-"""Rehearsal selection by influence: store what helps most, spread out; drop what hurts most.
+"""Rehearsal selection by influence (RehSel): store what helps most, spread out; drop what hurts.
 
 Lower influence is better: it lowers the loss on the validation sets."""
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from metasp.errors import UserError
-from metasp.memory.balanced import shares
+from metasp.memory.balanced import grouped, shares
 from metasp.memory.buffer import Memory, Offer, Placement
-from metasp.memory.kmeans import kmeans
+from metasp.memory.herding import kmeans
 
 
 def rehsel(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
@@ -43,19 +43,17 @@ def rehsel_without_cluster(memory: Memory, offer: Offer, generator: torch.Genera
 
 def rehsel_without_influence(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
     """Store what is nearest to each cluster's centre, drop at random."""
-    chosen = best_of_clusters(memory, offer, generator, None)
-    chance = torch.rand(memory.capacity, generator=generator, dtype=torch.float64)
-    return replace_worst(memory, offer, chosen, chance)
+    return keep_out(memory, offer, generator, None, None)
 
 
 def rehsel_filter(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
-    """Influence only keeps the harmful half out."""
+    """Use influence only to keep the harmful half out."""
     return keep_out(memory, offer, generator, offer.influence, memory.influence)
 
 
 def rehsel_filter_by_loss(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
-    """The control of `rehsel_filter`: the half of higher mean loss, over the same steps, stays
-    out."""
+    """Keep the half of higher mean loss out, over the steps that measured influence: the control of
+    `rehsel_filter`."""
     return keep_out(memory, offer, generator, offer.loss, offer.held_loss)
 
 
@@ -74,17 +72,17 @@ def keep_out(
     offer: Offer,
     generator: torch.Generator,
     offered: Tensor | None,
-    held: Tensor | None,
+    stored: Tensor | None,
 ) -> Placement:
     """Store what is nearest to each cluster's centre among the lower half of `offered` (n,), drop
-    at random from the higher half of `held` (capacity,) first."""
+    at random from the higher half of `stored` (capacity,) first."""
     chosen = best_of_clusters(memory, offer, generator, None, higher_half(offered))
     chance = torch.rand(memory.capacity, generator=generator, dtype=torch.float64)
-    return replace_worst(memory, offer, chosen, chance + higher_half(held))
+    return replace_worst(memory, offer, chosen, chance + higher_half(stored))
 
 
 def higher_half(values: Tensor | None) -> Tensor | float:
-    """1 for those above the median of those known, 0 for the others."""
+    """Return 1 for values above the median of those known, 0 for the others; 0 without values."""
     if values is None:
         return 0.0
     return (values > values.nanmedian()).double()
@@ -97,9 +95,10 @@ def best_of_clusters(
     influence: Tensor | None,
     last: Tensor | float = 0.0,
 ) -> Tensor:
-    """One row of each of as many clusters as the new task has slots: the one of lowest influence,
-    or nearest to the centre where no influence is known (the first task has none). Rows whose
-    `last` is higher come after the others."""
+    """Choose one row of each of as many clusters as the new task has slots.
+
+    It is the one of lowest influence, or nearest to the centre where no influence is known (the
+    first task has none). Rows whose `last` is higher come after the others."""
     if offer.points is None:
         raise UserError(
             "this selection clusters points, and none were offered: make an Offer with `points` "
@@ -117,62 +116,52 @@ def best_of_clusters(
         first.setdefault(int(cluster[row]), row)
     chosen = list(first.values())
     # Identical examples can leave a cluster empty: the next best fill its place.
-    taken = set(chosen)
-    chosen += [row for row in order.tolist() if row not in taken][: share - len(chosen)]
-    return torch.tensor(chosen)
+    rest = [row for row in order.tolist() if row not in set(chosen)]
+    return torch.tensor(chosen + rest[: share - len(chosen)])
 
 
 def replace_worst(
     memory: Memory, offer: Offer, chosen: Tensor, harm: Tensor | None = None
 ) -> Placement:
     """Put the chosen rows into free slots and those of the worst old examples, taken evenly over
-    tasks, and within a task over classes. `harm` (capacity,) says what is worst; by default the
-    influence, with those of unknown influence between the harmful and the helpful."""
+    tasks, and within a task over classes.
+
+    `harm` (capacity,) says what is worst; by default the influence, with those of unknown influence
+    between the harmful and the helpful."""
     harm = memory.influence.nan_to_num(nan=0.0) if harm is None else harm
-    held = memory.occupied.tolist()
-    fresh = ~torch.isin(offer.ids[chosen], memory.ids[memory.occupied])
-    chosen = chosen[fresh]
-    by_task: dict[int, list[int]] = {}
-    for slot, task in zip(held, memory.tasks[memory.occupied].tolist()):
-        by_task.setdefault(task, []).append(slot)
-    keep = shares(memory.capacity - len(chosen), Counter({t: len(s) for t, s in by_task.items()}))
+    chosen = chosen[~torch.isin(offer.ids[chosen], memory.ids[memory.occupied])]
+    by_task = grouped(memory.occupied.tolist(), memory.tasks[memory.occupied].tolist())
+    sizes = {task: len(slots) for task, slots in by_task.items()}
     free = memory.empty.tolist()
-    for task, quota in keep.items():
+    for task, quota in shares(memory.capacity - len(chosen), sizes).items():
         free += worst_of(by_task[task], quota, memory, harm)
     return Placement.of(list(zip(chosen.tolist(), sorted(free))))
 
 
 def worst_of(slots: list[int], quota: int, memory: Memory, harm: Tensor) -> list[int]:
-    """The slots to give up so that `quota` remain, evenly over classes, the most harmful first; of
-    equals, the newest first; what is pinned after all others."""
-    labels = classes_in(memory, slots)
-    keep = shares(quota, Counter(labels))
+    """Return the slots to give up so that `quota` remain, evenly over classes, the most harmful
+    first; of equals, the newest first; what is pinned after all others."""
+    labels = [0] * len(slots)  # where labels are no classes (regression), all are alike
+    if memory.labels.dim() == 1 and not memory.labels.is_floating_point():
+        labels = memory.labels[slots].tolist()
     loose = (~memory.pinned[slots]).tolist()
     order = dict(zip(slots, zip(loose, harm[slots].tolist(), memory.entered[slots].tolist())))
+    remaining = shares(quota, Counter(labels))
     dropped = []
-    for label, remaining in keep.items():
-        own = [slot for slot, y in zip(slots, labels) if y == label]
-        own.sort(key=order.__getitem__)
-        dropped += own[remaining:]
+    for label, same_class in grouped(slots, labels).items():
+        dropped += sorted(same_class, key=order.__getitem__)[remaining[label] :]
     return dropped
 
 
-def classes_in(memory: Memory, slots: list[int]) -> list[int]:
-    """The class in each slot; the same for all where labels are not classes (regression)."""
-    if memory.labels.dim() > 1 or memory.labels.is_floating_point():
-        return [0] * len(slots)
-    return [int(label) for label in memory.labels[slots].tolist()]
-
-
 def new_share(memory: Memory, offer: Offer) -> int:
-    """Slots due to the new task when all tasks seen share the memory evenly."""
+    """Return the slots due to the new task when all tasks seen share the memory evenly."""
     groups = Counter(memory.tasks[memory.occupied].tolist())
     groups[offer.task] = len(offer.ids)
     return shares(memory.capacity, groups)[offer.task]
 
 
 def ranked(influence: Tensor | None) -> Tensor:
-    """Rows from the most helpful to the most harmful; those unknown come last."""
+    """Return the rows from the most helpful to the most harmful; those unknown come last."""
     assert influence is not None
     return influence.nan_to_num(nan=torch.inf).argsort(stable=True)
 

@@ -215,7 +215,7 @@ def offer_task(method: Method, task: Task) -> Placement:
     """Let the run's selection decide about a whole task, and write what it decided. What was kept
     of the task meanwhile is offered again like the rest of it."""
     learner = method.learner
-    if learner.selection.meanwhile is not None:
+    if learner.selection.interim is not None:
         own = (learner.memory.tasks == task.index) & ~learner.memory.pinned
         learner.memory.clear(torch.nonzero(own).flatten())
     examples, plan, stats = task.train, learner.plan, learner.influence_stats

@@ -6,9 +6,9 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from metasp import trees
-from metasp.memory.herding import unit_rows
 from metasp.methods.base import Method, Phase, over_task
 from metasp.methods.context import Scoring, Step, TrainingContext
 from metasp.methods.losses import Term, members
@@ -71,17 +71,17 @@ class ICaRL(Method):
         if not len(held):
             return learner.outputs
         features = over_task(learner, held, lambda batch: learner.features(batch.inputs))
-        labels, rows = held.labels.cpu(), unit_rows(features)
+        labels, rows = held.labels.cpu(), normalize(features)
         classes = sorted(set(labels.tolist()))
         means = torch.stack([rows[labels == label].mean(0) for label in classes])
-        return nearest(learner, classes, unit_rows(means).to(learner.device))
+        return nearest(learner, classes, normalize(means).to(learner.device))
 
 
 def nearest(learner: TrainingContext, classes: list[int], means: Tensor) -> Scoring:
     """Scores by the distance of features, brought to length 1, to the mean of each class."""
 
     def scores(inputs: Tree) -> Tensor:
-        gaps = torch.cdist(unit_rows(learner.features(inputs)), means)
+        gaps = torch.cdist(normalize(learner.features(inputs)), means)
         one = learner.outputs(trees.rows(inputs, slice(1)))
         found = torch.full_like(one, -torch.inf).repeat(len(gaps), 1)
         found[:, classes] = -gaps.to(found)
