@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from metasp.config import default_data, default_runs
 from metasp.console import text_console
 from metasp.data import Benchmark
 from metasp.errors import UserError, told_in_python, unknown
 from metasp.experiment import prepare
-from metasp.folders import default_data, default_runs
 from metasp.methods import METHODS
 from metasp.processes import joined
 from metasp.progress import follow

@@ -1,18 +1,31 @@
-"""Settings as frozen pydantic models whose mistakes are one plain sentence each."""
+"""Settings as frozen pydantic models whose mistakes are one plain sentence each, TOML files, and
+folders that the environment names."""
 
 import math
 import numbers
+import os
+import tomllib
 import typing
 import unicodedata
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from metasp.errors import UserError, unknown
 
-LARGEST = 1e30  # what is computed with in single precision must not overflow there
+RUNS, RUNS_VARIABLE = Path("runs"), "METASP_RUNS"
+DATA_VARIABLE = "METASP_DATA"
+CACHE_VARIABLE = "METASP_CACHE"
+PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
+TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+"""Text without control characters, which could move the cursor of a terminal."""
 
 
 def setting(
@@ -24,7 +37,7 @@ def setting(
     protocol: bool = False,
     min: float | None = None,
     max: float | None = None,
-    words: str = "",
+    shown_as: str = "",
 ) -> Any:
     """Declare a field of a `Config` with its default, help and bounds; a `Literal` type gives its
     choices.
@@ -32,8 +45,9 @@ def setting(
     `role`: of a run "data", "labels", "method", "memory", "model", "training", "machine" or
     "seed"; of a method's settings "schedule" where it divides the epochs. `owner`: who gives the
     default where the user gives none, "method", "backbone" or "run". `protocol`: named below a
-    table. `words`: how reports name it, where its name will not do; `{}` stands for the value."""
-    facts: dict[str, Any] = {"role": role, "owner": owner, "protocol": protocol, "words": words}
+    table. `shown_as`: how reports name it, where its name will not do; `{}` stands for the
+    value."""
+    facts: Any = {"role": role, "owner": owner, "protocol": protocol, "shown_as": shown_as}
     return Field(default, description=help, ge=min, le=max, json_schema_extra=facts)
 
 
@@ -52,23 +66,13 @@ class Config(BaseModel):
     if not TYPE_CHECKING:  # a type checker knows the fields
 
         def __init__(self, **values: Any) -> None:
-            plain_values = {name: plain(value) for name, value in values.items()}
+            for name, value in values.items():
+                if type(value) not in PLAIN_TYPES and value != ():
+                    values[name] = plain(value)
             try:
-                super().__init__(**plain_values)
+                super().__init__(**values)
             except ValidationError as error:
-                raise one_sentence(type(self), error, plain_values) from None
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _check_value(cls, value: Any, info: Any) -> Any:
-        """Refuse text that cannot be shown and numbers that overflow in single precision."""
-        if isinstance(value, str) and not is_text(value):
-            raise UserError(
-                f"{info.field_name} {value!r} contains control characters: rename what it names."
-            )
-        if isinstance(value, float) and abs(value) > LARGEST:
-            raise UserError(f"{info.field_name} must be at most {LARGEST:g} in size, not {value}.")
-        return value
+                raise one_sentence(type(self), error, values) from None
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with some values changed, validated anew."""
@@ -77,13 +81,10 @@ class Config(BaseModel):
 
 def plain(value: Any) -> Any:
     """Turn lists into tuples and NumPy's numbers into Python's."""
-    if isinstance(value, numbers.Number) and hasattr(value, "item"):
-        return value.item()
     if isinstance(value, list | tuple):
-        return tuple(plain(item) for item in value)
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return value
+        return tuple(map(plain, value))
+    is_numpy = isinstance(value, numbers.Number) and hasattr(value, "item")
+    return value.item() if is_numpy else value
 
 
 def is_text(value: str) -> bool:
@@ -92,88 +93,138 @@ def is_text(value: str) -> bool:
     return not any(unicodedata.category(sign) in ("Cc", "Cs") for sign in value)
 
 
+@dataclass(frozen=True)
+class Declared:
+    """A setting as it was declared: its type without None, the values of one that takes one of a
+    few, its default, bounds and help, and what else `setting` was given."""
+
+    kind: Any
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+    least: float
+    most: float
+    role: str = ""
+    owner: str = ""
+    protocol: bool = False
+    shown_as: str = ""
+
+    @property
+    def bounds(self) -> str:
+        """The bounds of the number, or of each number of a list, in words; empty without any."""
+        if self.least > -math.inf and self.most < math.inf:
+            return f"between {self.least:g} and {self.most:g}"
+        if self.least > -math.inf:
+            return f"at least {self.least:g}"
+        return f"at most {self.most:g}" if self.most < math.inf else ""
+
+    @property
+    def type_name(self) -> str:
+        """The type in words."""
+        if self.choices:
+            return " or ".join(self.choices)
+        is_list = typing.get_origin(self.kind) is tuple
+        return TYPE_NAMES.get(self.kind, "a list of numbers" if is_list else "a table")
+
+
+@cache
+def declared(model: type[Config]) -> dict[str, Declared]:
+    """Return the settings of a model by name, in the order of their declaration."""
+    settings = {}
+    for name, field in model.model_fields.items():
+        kind, markers = field.annotation, [*field.metadata]
+        arguments = typing.get_args(kind)
+        if type(None) in arguments:
+            kind = arguments[0]
+        if typing.get_origin(kind) is Annotated:
+            kind = typing.get_args(kind)[0]
+        for item in typing.get_args(kind):
+            for marker in getattr(item, "__metadata__", ()):
+                markers += getattr(marker, "metadata", [])
+        bounds = {"ge": -math.inf, "le": math.inf}
+        for marker in markers:
+            for bound in bounds:
+                bounds[bound] = getattr(marker, bound, bounds[bound])
+        facts: Any = field.json_schema_extra or {}
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        settings[name] = Declared(
+            kind,
+            choices,
+            field.default,
+            field.description or "",
+            least=bounds["ge"],
+            most=bounds["le"],
+            **facts,
+        )
+    return settings
+
+
+def fields_with(model: type[Config], **facts: object) -> tuple[str, ...]:
+    """Return the names of the settings of which all these facts hold, in their order."""
+    names = []
+    for name, declaration in declared(model).items():
+        if facts.items() <= vars(declaration).items():
+            names.append(name)
+    return tuple(names)
+
+
+def defaults(model: type[Config]) -> dict[str, Any]:
+    """Return each setting's default by its name."""
+    fields: dict[str, FieldInfo] = model.model_fields
+    return {name: field.default for name, field in fields.items()}
+
+
 def one_sentence(
     model: type[Config], error: ValidationError, values: Mapping[str, Any]
 ) -> UserError:
     """Translate pydantic's first complaint into one sentence with the remedy."""
     first = error.errors(include_url=False)[0]
-    cause = first.get("ctx", {}).get("error")
+    cause, complaint = first.get("ctx", {}).get("error"), first["type"]
     if isinstance(cause, UserError):  # of a validator of ours
         return cause
     name = str(first["loc"][0])
-    if first["type"] == "extra_forbidden":
+    if complaint == "extra_forbidden":
         return unknown("setting", name, model.model_fields)
-    field, value = model.model_fields[name], values[name]
-    if first["type"] == "literal_error":
-        return unknown(name, str(value), choices(field))
-    if first["type"] in ("greater_than_equal", "less_than_equal"):
-        return UserError(f"{name} must be {bounds_of(field)}, not {first['input']!r}.")
-    if first["type"] == "finite_number" or is_huge(value):
+    declaration, value = declared(model)[name], values[name]
+    if complaint == "literal_error":
+        return unknown(name, str(value), declaration.choices)
+    if complaint in ("greater_than_equal", "less_than_equal"):
+        return UserError(f"{name} must be {declaration.bounds}, not {first['input']!r}.")
+    if complaint in ("string_pattern_mismatch", "string_unicode"):
+        return UserError(f"{name} {value!r} contains control characters: rename what it names.")
+    if complaint == "finite_number" or (isinstance(value, int) and abs(value) > 1e300):
         return UserError(f"{name} must be a finite number, not {str(value)[:20]}.")
-    wanted = " or ".join(type_words(kind) for kind in kinds(field) if kind is not type(None))
-    return UserError(f"{name} must be {wanted}, not {value!r}.")
+    return UserError(f"{name} must be {declaration.type_name}, not {value!r}.")
 
 
-def is_huge(value: Any) -> bool:
-    return isinstance(value, int) and abs(value) > 1e300
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, or say in one sentence why it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise UserError(
+            f"{path} holds a number that is too long, or lists nested too deeply: shorten them."
+        ) from error
 
 
-def kinds(field: FieldInfo) -> tuple[Any, ...]:
-    """Return the types that a field takes."""
-    union = typing.get_origin(field.annotation) not in (None, tuple, typing.Literal)
-    inner = typing.get_args(field.annotation)
-    return inner if union and type(None) in inner else (field.annotation,)
+def default_runs() -> Path:
+    """Return the folder of runs: METASP_RUNS, or `runs` in the working directory."""
+    return Path(os.environ.get(RUNS_VARIABLE) or RUNS)
 
 
-def choices(field: FieldInfo) -> tuple[str, ...]:
-    """Return the values of a field that takes one of a few; empty for any other."""
-    literals = [kind for kind in kinds(field) if typing.get_origin(kind) is typing.Literal]
-    return typing.get_args(literals[0]) if literals else ()
+def default_data() -> Path | None:
+    """Return the folder of data sets: METASP_DATA, or None."""
+    folder = os.environ.get(DATA_VARIABLE)
+    return Path(folder) if folder else None
 
 
-def bounds(field: FieldInfo) -> tuple[float, float]:
-    """Return the least and the largest number that a field, or each item of it, takes."""
-    facts = [*field.metadata]
-    for inner in typing.get_args(field.annotation):
-        for marked in getattr(inner, "__metadata__", ()):
-            facts += getattr(marked, "metadata", [marked])
-    low = next((fact.ge for fact in facts if hasattr(fact, "ge")), -math.inf)
-    high = next((fact.le for fact in facts if hasattr(fact, "le")), math.inf)
-    return low, high
+def cache_folder() -> Path:
+    """Return the folder of decoded data: METASP_CACHE, or the user's own cache folder."""
+    from platformdirs import user_cache_path  # only those who decode need it
 
-
-def bounds_of(field: FieldInfo) -> str:
-    """Describe a field's bounds; empty where it has none."""
-    low, high = bounds(field)
-    if low > -math.inf and high < math.inf:
-        return f"between {low:g} and {high:g}"
-    if low > -math.inf:
-        return f"at least {low:g}"
-    return f"at most {high:g}" if high < math.inf else ""
-
-
-def type_words(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    if typing.get_origin(kind) is typing.Literal:
-        return " or ".join(typing.get_args(kind))
-    return names.get(kind, "a list of numbers" if typing.get_origin(kind) is tuple else "a table")
-
-
-def facts_of(field: FieldInfo) -> Mapping[str, Any]:
-    """Return what a setting was declared with beside its type, bounds and default."""
-    extra = field.json_schema_extra
-    return extra if isinstance(extra, dict) else {}
-
-
-def fields_with(model: type[Config], **facts: object) -> tuple[str, ...]:
-    """Return the names of the fields of which all these facts are so, as they are declared."""
-    return tuple(
-        name
-        for name, field in model.model_fields.items()
-        if all(facts_of(field).get(fact) == value for fact, value in facts.items())
-    )
-
-
-def defaults(model: type[Config]) -> dict[str, Any]:
-    """Return each field's default by its name."""
-    return {name: field.default for name, field in model.model_fields.items()}
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else user_cache_path("metasp", appauthor=False)

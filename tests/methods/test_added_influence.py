@@ -4,7 +4,7 @@ and what cannot be."""
 import pytest
 import torch
 
-from metasp.config import choices
+from metasp.config import declared
 from metasp.errors import UserError
 from metasp.methods import INFLUENCE, METHODS
 from metasp.methods.context import unweighed
@@ -25,7 +25,7 @@ def told(trainer):
 
 
 def test_every_way_is_a_choice_of_the_spec_and_says_what_it_weighs():
-    assert ("none", *INFLUENCE) == choices(RunSpec.model_fields["influence"])
+    assert ("none", *INFLUENCE) == declared(RunSpec)["influence"].choices
     assert [name for name, recipe in METHODS.items() if recipe.influence] == TAKES
     assert {"er", "er-ace", "derpp", "icarl", "mir"} <= set(TAKES)
 

@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from metasp.config import choices
+from metasp.config import declared
 from metasp.errors import UserError
 from metasp.methods import METHODS
 from metasp.spec import RunSpec
@@ -53,7 +53,7 @@ in a learner. A number in brackets refers to the error message below the table.
 
 
 def test_the_choices_of_a_run_are_those_there_are():
-    assert tuple(OPTIMIZERS) == choices(RunSpec.model_fields["optimizer"])
+    assert tuple(OPTIMIZERS) == declared(RunSpec)["optimizer"].choices
 
 
 def tried() -> dict[tuple[str, str, str], str]:

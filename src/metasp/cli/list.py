@@ -10,7 +10,7 @@ from rich.table import Table
 
 from metasp.cli.options import data_option, json_option, runs_option
 from metasp.cli.terminal import typed
-from metasp.config import bounds_of, kinds, type_words
+from metasp.config import declared
 from metasp.console import text_console
 from metasp.errors import UserError, unknown
 
@@ -98,13 +98,13 @@ def show_method(name: str, as_json: bool, console: Console) -> None:
     rows = [
         {
             "setting": key,
-            "type": type_words(kinds(field)[0]),
+            "type": field.type_name,
             "default": "" if default is None else str(default),
-            "bounds": bounds_of(field),
-            "what": field.description or "",
+            "bounds": field.bounds,
+            "what": field.help,
         }
         for (key, field), default in zip(
-            recipe.Settings.model_fields.items(), recipe.settings.values()
+            declared(recipe.Settings).items(), recipe.settings.values()
         )
     ]
     if as_json:

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import click
-from pydantic.fields import FieldInfo
 
-from metasp.config import choices, fields_with, kinds
+from metasp.config import DATA_VARIABLE, RUNS, RUNS_VARIABLE, Declared, declared, fields_with
 from metasp.errors import UserError, unknown
-from metasp.folders import DATA_VARIABLE, RUNS, RUNS_VARIABLE
 from metasp.methods import without_derived
 from metasp.spec import ADDED, RunSpec
 
@@ -91,9 +89,9 @@ class Numbers(click.ParamType[Any]):
             self.fail(f"{value!r} is not a list of whole numbers such as 10,20", param, ctx)
 
 
-def field_option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+def field_option(name: str, field: Declared) -> Callable[[Command], Command]:
     """Make the flag of a field; absent means not given."""
-    flag, (kind, *_) = f"--{name.replace('_', '-')}", kinds(field)
+    flag, kind = f"--{name.replace('_', '-')}", field.kind
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=describe(field))
     if get_origin(kind) is tuple:
@@ -103,11 +101,11 @@ def field_option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     return click.option(flag, name, type=kind, default=None, help=describe(field))
 
 
-def describe(field: FieldInfo) -> str:
+def describe(field: Declared) -> str:
     """Put a setting's help, choices and default into words."""
-    parts = [field.description or ""]
-    if choices(field):
-        parts.append(f"({' | '.join(choices(field))})")
+    parts = [field.help]
+    if field.choices:
+        parts.append(f"({' | '.join(field.choices)})")
     if field.default not in (None, ()):
         switch = {True: "on", False: "off"}
         default = switch[field.default] if isinstance(field.default, bool) else field.default
@@ -131,7 +129,7 @@ def spec_options(function: Command) -> Command:
     hidden = {"settings", *fields_with(RunSpec, owner="run"), *CORRECTIONS}
     names = [name for role in ROLES for name in fields_with(RunSpec, role=role)]
     for name in reversed([name for name in names if name not in hidden]):
-        function = field_option(name, RunSpec.model_fields[name])(function)
+        function = field_option(name, declared(RunSpec)[name])(function)
     return function
 
 

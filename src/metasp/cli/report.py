@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from metasp.cli.options import OneOf
+from metasp.config import default_runs
 from metasp.console import text_console
 from metasp.errors import UserError, or_user_error
-from metasp.folders import default_runs
 from metasp.metrics import METRICS
 from metasp.reports.groups import STREAM, group
 from metasp.reports.runs import TABLE, Gathered, export, gather

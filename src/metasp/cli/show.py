@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from metasp.folders import default_runs
+from metasp.config import default_runs
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.spec import RunSpec
 

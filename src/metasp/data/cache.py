@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from metasp.config import cache_folder
 from metasp.errors import or_user_error
-from metasp.folders import cache_folder
 
 Array = np.ndarray[Any, Any]
 

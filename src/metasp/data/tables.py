@@ -10,10 +10,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from metasp.config import cache_folder
 from metasp.data.picture_folders import SPLITS, check_inside
 from metasp.data.source import Origin
 from metasp.errors import UserError
-from metasp.folders import cache_folder
 
 CSV = {"keep_default_na": False, "na_values": [""],  # "NA" and "none" may be classes
        "chunksize": 1 << 40}  # types are those of the whole file  # fmt: skip

@@ -48,10 +48,10 @@ class DERSettings(Settings):
 class LossFilterSettings(Settings):
     drop: float = setting(0.5, "Share of new examples that is dropped.", min=0, max=1)
     told: bool = setting(
-        False, "Control: drop the true share of wrong labels instead.", words="told the share"
+        False, "Control: drop the true share of wrong labels instead.", shown_as="told the share"
     )
     per_class: bool = setting(
-        False, "Drop that share of each class, not of each batch.", words="by class"
+        False, "Drop that share of each class, not of each batch.", shown_as="by class"
     )
     weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", min=1)
 
@@ -175,7 +175,7 @@ class MetaSPSettings(Settings):
         "(balanced, as the authors' code), or of the whole memory (as-written, Algorithm 2).",
     )
     shuffle_influence: bool = setting(
-        False, "Control: shuffle the weights within each batch.", words="shuffled"
+        False, "Control: shuffle the weights within each batch.", shown_as="shuffled"
     )
 
     @model_validator(mode="after")
@@ -224,7 +224,7 @@ class RobustSettings(Settings):
     )
     weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=2)
     shuffle_influence: bool = setting(
-        False, "Control: shuffle the weights within each batch.", words="shuffled"
+        False, "Control: shuffle the weights within each batch.", shown_as="shuffled"
     )
 
 

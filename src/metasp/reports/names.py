@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from metasp.config import facts_of, fields_with
+from metasp.config import declared, fields_with
 from metasp.methods import INFLUENCE, METHODS
 from metasp.reports.runs import SETTINGS, Record, spec_defaults
 from metasp.spec import RunSpec
@@ -160,7 +160,7 @@ def words_of(method: str | None, name: str) -> str:
     """Return the words for a field of RunSpec, or of a method's settings."""
     owner = RunSpec if method is None else METHODS[method].Settings
     if name in owner.model_fields:
-        return str(facts_of(owner.model_fields[name]).get("words") or "")
+        return declared(owner)[name].shown_as
     return ""
 
 

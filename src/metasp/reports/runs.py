@@ -9,13 +9,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from metasp.config import defaults
+from metasp.config import defaults, read_toml
 from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIOS
-from metasp.spec import RunSpec, flat_items, to_list
+from metasp.spec import RunSpec, flat_items
 from metasp.store import RunDir
 from metasp.store.files import write_atomic
-from metasp.toml import read_toml
 
 TOLERANCE = 1e-9
 GARBLED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
@@ -161,9 +160,9 @@ def flat_spec(stored: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def spec_defaults() -> dict[str, Any]:
     """Return what a field of a spec is where a stored spec does not say it."""
-    usual = {name: to_list(value) for name, value in defaults(RunSpec).items()}
+    usual = defaults(RunSpec)
     del usual["settings"]
-    return usual
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in usual.items()}
 
 
 def check_spec(path: Path, stored: Mapping[str, Any]) -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metasp.config import defaults, fields_with
+from metasp.config import defaults, fields_with, read_toml
 from metasp.errors import UserError, unknown
 from metasp.methods import BEST, INFLUENCE, METHODS, method_named, resolved, setting_names
 from metasp.spec import ADDED, RunSpec, flat_items
-from metasp.toml import read_toml
 
 Values = dict[str, Any]
 PRESETS = Path(__file__).parents[3] / "reproduce" / "presets"  # in a clone, beside the package

@@ -25,7 +25,7 @@ from metasp.reports.explorer.points import (
 from metasp.reports.names import method_name
 from metasp.reports.runs import flat_spec
 from metasp.reports.suspects import RunScores, scores_of
-from metasp.spec import RunSpec, to_list
+from metasp.spec import RunSpec
 from metasp.store import RunDir, open_run
 from metasp.store.files import sha256
 from metasp.suspects import NO_CLASS, WAYS
@@ -141,7 +141,7 @@ def recorded(kept: Kept) -> Record:
         "memory": memory_history(kept.memory, points, kept.places[1]),
         "goals": goals(kept.memory, kept.tasks),
         "trusted": [] if trusted is None else list(zip(trusted["id"], trusted["label"])),
-        "corrections": {name: to_list(ids) for name, ids in vars(said).items()},
+        "corrections": vars(said),
     }
     scored = kept.scores.scores
     return Record(
