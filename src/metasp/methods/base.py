@@ -1,4 +1,4 @@
-"""What a method is: phases of a task, a step, and what becomes of the memory."""
+"""The base class of methods: phases of a task, a step, and offers to the memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from metasp.memory import Column, Offer, Placement, Selection, selection
+from metasp.memory import Column, Memory, Offer, Placement, Selection, selection
 from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
 from metasp.methods.settings import Settings
 from metasp.stateful import Stateful
@@ -18,9 +18,12 @@ from metasp.types import Batch, Examples, Task, as_rows
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of epochs of one kind; `cost` is that of a step relative to a plain one,
-    `lr_factor` a schedule of its own, on top of the run's learning rate, and `step` takes the place
-    of the method's own."""
+    """A stretch of epochs of one kind.
+
+    size: the number of its examples.
+    cost: of a step, relative to a plain one.
+    lr_factor: by epoch of the phase, a schedule on top of the run's learning rate.
+    step: takes the place of the method's own."""
 
     kind: str
     epochs: int
@@ -28,8 +31,8 @@ class Phase:
     size: int
     examples: Callable[[], Examples]
     cost: float = 1.0
-    lr_factor: Callable[[int], float] | None = None  # by epoch of the phase
-    step: Callable[[Batch], Step] | None = None  # None: the method's
+    lr_factor: Callable[[int], float] | None = None
+    step: Callable[[Batch], Step] | None = None
 
     @property
     def steps(self) -> int:
@@ -40,15 +43,16 @@ class Method(Stateful, ABC):
     """One paper, one file. A subclass is final and its `step` reads top to bottom."""
 
     Settings: ClassVar[type[Settings]] = Settings  #: the class of its settings
-    lr: ClassVar[float] = 0.1  #: learning rate, unless told otherwise
-    momentum: ClassVar[float] = 0.0  #: of SGD, unless told otherwise
-    weight_decay: ClassVar[float] = 0.0  #: of SGD, unless told otherwise
-    selection: ClassVar[str | None] = "reservoir"  #: what its memory keeps; None: it has no memory
-    columns: ClassVar[tuple[Column, ...]] = ()  #: what the memory keeps for it beside each example
+    lr: ClassVar[float] = 0.1  #: learning rate, unless the user chooses one
+    momentum: ClassVar[float] = 0.0  #: of SGD, unless the user chooses it
+    weight_decay: ClassVar[float] = 0.0  #: of SGD, unless the user chooses it
+    selection: ClassVar[str | None] = "reservoir"  #: of its memory; None: it has no memory
+    columns: ClassVar[tuple[Column, ...]] = ()  #: kept in memory beside each example
     needs: ClassVar[Collection[str]] = ()
     """What it cannot do without: "boundaries" (where a task ends, or several epochs of it),
     "classes" as labels, an "elementwise" optimizer, whose steps can be foreseen, its "own loss" or
-    "own schedule" (it takes no other), "real inputs", which gradients can move."""
+    "own schedule" (it takes no other), "real inputs", which gradients can move, a "frozen encoder"
+    (it learns a head on fixed features)."""
     updates: ClassVar[bool] = True  #: learns by learner.update
     measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
 
@@ -73,83 +77,84 @@ class Method(Stateful, ABC):
         """Refuse what the method cannot do, before anything is trained."""
 
     @classmethod
-    def weigher(cls, learner: TrainingContext, settings: Any) -> Weigher:
-        """What weighs the updates of any other method as this one weighs its own; for methods that
-        INFLUENCE names."""
-        raise NotImplementedError
+    def weigher(cls, learner: TrainingContext, settings: Any) -> Weigher | None:
+        """Return what weighs the updates, its own and those of a method that this one's weights
+        are added to; None: all rows of a term count alike."""
+        return None
 
     def __init__(self, learner: TrainingContext, settings: Any) -> None:
         self.learner = learner
         self.settings = settings
+        learner.weigh = self.weigher(learner, settings) or learner.weigh
 
     @abstractmethod
     def step(self, new: Batch, phase: Phase) -> Step:
         """Learn from a raw batch of the current task."""
 
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
-        """How the task is trained; `seen` are the tasks up to and including it."""
+        """Return how the task is trained; `seen` are the tasks up to and including it."""
         return rehearsal_phases(self.learner, task.train)
 
     def held_out(self, seen: Sequence[Task]) -> Sequence[Examples]:
-        """The examples whose loss says when a phase has learned enough: the last task's, as others
-        are of the past."""
+        """Return the examples whose loss says when a phase has learned enough: the last task's, as
+        others are of the past."""
         return validation_of(seen[-1:])
 
     def begin_task(self, task: Task) -> None:
-        """Called once before a task's first phase."""
+        """Prepare for a task; called once before its first phase."""
 
     def begin_epoch(self, task: Task, epoch: int) -> None:
-        """Called once before the first step of each epoch of a task, from 0."""
+        """Prepare for an epoch of a task, from 0; called once before its first step."""
 
     def offers(self, epoch: int) -> bool:
-        """Whether the batches of an epoch of a task, from 0, are offered to the memory."""
+        """Return whether the batches of an epoch of a task, from 0, are offered to the memory."""
         return epoch == 0
 
-    def remember(self, new: Batch, task: Task, rows: Tensor | None = None) -> Placement | None:
-        """Offer raw examples to the memory; called after each step of an epoch that `offers`.
-        `rows` (n,) are their rows in the batch of the step: what the memory holds already is left
-        out. Gives what was decided, if this was the moment."""
+    def remember(self, new: Batch, task: Task) -> Placement | None:
+        """Offer the raw batch of a step to the memory; called after each step of an epoch that
+        `offers`. Returns the decision, if this was the moment."""
         if self.selection is None or self.learner.selection.at_step is None:
             return None
-        return offer_step(self, new, task, rows)
+        return offer_step(self, new, task)
 
     def end_task(self, task: Task) -> Placement | None:
-        """Called once after a task's last phase. Gives what the memory decided, if this was the
-        moment."""
+        """Offer the task to the memory; called once after its last phase. Returns the decision, if
+        this was the moment."""
         if self.selection is None or self.learner.selection.at != "task":
             return None
         return offer_task(self, task)
 
     def column_values(self, stored: Batch, rows: Tensor | None = None) -> Mapping[str, Tensor]:
-        """The values of the method's columns for raw examples that are about to be stored, `rows`
-        of the batch of the last step if they come from there; unless it says otherwise, outputs and
-        features are those of the model as it stands."""
-        looks: dict[str, Callable[[Tree], Tensor]] = {
-            "outputs": self.learner.outputs,
-            "features": self.learner.features,
-        }
+        """Return the values of the method's columns for raw examples that are about to be stored.
+
+        `rows` (n,) are their rows in the batch of the last step, if they come from there. Unless a
+        method says otherwise, outputs and features are those of the model as it stands."""
         values = {}
         with evaluating(self.learner.model), torch.no_grad():
             for column in self.columns:
-                if isinstance(column.of, str) and column.of in looks and stored.size:
+                if column.of in ("outputs", "features") and stored.size:
+                    look = getattr(self.learner, str(column.of))
                     inputs = self.learner.unaugmented(stored).inputs
-                    values[column.name] = looks[column.of](inputs).cpu()
+                    values[column.name] = look(inputs).cpu()
         return values
 
     def scoring(self) -> Scoring:
-        """How the model and the memory as they stand score classes, for testing and predicting."""
+        """Return how the model and the memory as they stand score classes, for testing and
+        predicting."""
         return self.learner.outputs
 
 
 def validation_of(tasks: Sequence[Task]) -> list[Examples]:
-    """What is held out of some tasks, where there is any."""
-    return [
-        task.validation for task in tasks if task.validation is not None and len(task.validation)
-    ]
+    """Return the held-out examples of those tasks that have any."""
+    parts = []
+    for task in tasks:
+        if task.validation is not None and len(task.validation):
+            parts.append(task.validation)
+    return parts
 
 
 def rehearsal_phases(learner: TrainingContext, examples: Examples) -> list[Phase]:
-    """Epochs without rehearsal first where the plan says so, then those with it."""
+    """Return epochs without rehearsal first where the plan says so, then those with it."""
     plan = learner.plan
     phases = [
         finetune_phase(learner, examples, plan.epochs - plan.rehearse_last),
@@ -159,14 +164,16 @@ def rehearsal_phases(learner: TrainingContext, examples: Examples) -> list[Phase
 
 
 def rehearsal_phase(learner: TrainingContext, examples: Examples, epochs: int) -> Phase:
-    """Epochs of the method's own steps, on new examples and as many from memory as planned."""
+    """Return epochs of the method's own steps, on new examples and as many from memory as
+    planned."""
     plan = learner.plan
     cost = 1 + plan.memory_batch / plan.batch_size
     return Phase("rehearse", epochs, plan.batch_size, len(examples), lambda: examples, cost)
 
 
 def finetune_phase(learner: TrainingContext, examples: Examples, epochs: int) -> Phase:
-    """Epochs that look at the new examples alone, whatever the method does in the others."""
+    """Return epochs that look at the new examples alone, whatever the method does in the
+    others."""
 
     def step(new: Batch) -> Step:
         return learner.update(learner.prepare(new))
@@ -185,39 +192,44 @@ def batch_bounds(size: int, batch_size: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], size]))
 
 
+def not_in_memory(memory: Memory, new: Batch) -> Tensor:
+    """Return the rows of a batch whose examples the memory does not hold: others may be learned
+    again, but are not stored twice."""
+    return torch.nonzero(~torch.isin(new.ids, memory.ids)).flatten()
+
+
 def offer_step(
-    method: Method,
-    new: Batch,
-    task: Task,
-    rows: Tensor | None = None,
-    redundancy: Tensor | None = None,
-) -> Placement:
-    """Let the run's selection decide about a batch, `rows` of that of the last step, and write what
-    it decided."""
-    learner = method.learner
+    method: Method, new: Batch, task: Task, redundancy: Tensor | None = None
+) -> Placement | None:
+    """Let the run's selection decide about the rows of a step's batch that the memory does not hold
+    yet, and write the decision. `redundancy` is that of these rows."""
+    learner, memory = method.learner, method.learner.memory
+    rows = not_in_memory(memory, new)
+    if not len(rows):
+        return None
     offer = Offer(
-        new.labels.cpu(),
-        new.ids,
+        new.labels[rows].cpu(),
+        new.ids[rows],
         task.index,
         learner.plan.tasks,
         redundancy=redundancy,
         shared_classes=learner.plan.shared_classes,
     )
     decide = learner.selection.at_step or learner.selection.decide
-    placement = decide(learner.memory, offer, learner.streams["selection"])
-    chosen = None if rows is None else rows[placement.chosen]
-    store(method, placement, new.at(placement.chosen), task, chosen)
-    learner.memory.offered += new.size
+    placement = decide(memory, offer, learner.streams["selection"])
+    chosen = rows[placement.chosen]
+    store(method, placement, new.at(chosen), task, chosen)
+    memory.offered += len(rows)
     return placement
 
 
 def offer_task(method: Method, task: Task) -> Placement:
-    """Let the run's selection decide about a whole task, and write what it decided. What was kept
-    of the task meanwhile is offered again like the rest of it."""
-    learner = method.learner
+    """Let the run's selection decide about a whole task, and write the decision. Examples of the
+    task that were stored step by step are offered again like the rest of it."""
+    learner, memory = method.learner, method.learner.memory
     if learner.selection.interim is not None:
-        own = (learner.memory.tasks == task.index) & ~learner.memory.pinned
-        learner.memory.clear(torch.nonzero(own).flatten())
+        interim = (memory.tasks == task.index) & ~memory.pinned
+        memory.clear(torch.nonzero(interim).flatten())
     examples, plan, stats = task.train, learner.plan, learner.influence_stats
     influence = stats.means(examples.ids, "fused")
     offer = Offer(
@@ -228,22 +240,22 @@ def offer_task(method: Method, task: Task) -> Placement:
         points=points(learner, examples),
         influence=influence,
         loss=stats.means(examples.ids, "loss"),
-        held_loss=stats.means(learner.memory.ids, "loss"),
+        held_loss=stats.means(memory.ids, "loss"),
         final_loss=lambda: over_task(learner, examples, learner.losses),
         right=right_labels(learner, examples),
         task_loss=learner.training_stats.examples.means(examples.ids, "loss"),
         shared_classes=plan.shared_classes,
     )
-    placement = learner.selection.decide(learner.memory, offer, learner.streams["selection"])
-    known = influence[placement.chosen]
-    store(method, placement, examples.take(placement.chosen), task, influence=known)
-    learner.memory.offered += len(examples)
+    placement = learner.selection.decide(memory, offer, learner.streams["selection"])
+    chosen = placement.chosen
+    store(method, placement, examples.take(chosen), task, influence=influence[chosen])
+    memory.offered += len(examples)
     return placement
 
 
 def right_labels(learner: TrainingContext, examples: Examples) -> Tensor | None:
-    """How likely the label of each example is right, by a weigher that judges labels; one that it
-    has not met is taken as right."""
+    """Return the probability (n,) that each label is right, by a weigher that judges labels; 1 for
+    an example that it has not met."""
     if learner.weigh is None or not learner.weigh.judges:
         return None
     right = learner.weigh.judged(learner, examples.ids)
@@ -258,25 +270,29 @@ def store(
     rows: Tensor | None = None,
     **columns: Tensor,
 ) -> None:
-    """Write the chosen examples with what the selection and the method keep of each."""
+    """Write the chosen examples with the columns that the selection and the method keep."""
     values = {**placement.columns, **method.column_values(examples, rows), **columns}
     method.learner.memory.write(placement.slots, examples, task.index, **values)
 
 
 def points(learner: TrainingContext, examples: Examples) -> Callable[[Tensor], Tensor]:
-    """The rows a selection may cluster: pixels read in place, or features of the current model."""
+    """Return the rows a selection may cluster: pixels read in place, or features of the current
+    model."""
     if learner.selection.points == "pixels":
         who = "a selection that clusters pixels"
         return lambda rows: as_rows(one_tensor(examples.take(rows).inputs, who)).float().cpu()
-    found = over_task(learner, examples, lambda batch: learner.features(batch.inputs))
-    return lambda rows: found[rows]
+    features = over_task(learner, examples, lambda batch: learner.features(batch.inputs))
+    return lambda rows: features[rows]
 
 
 def over_task(
     learner: TrainingContext, examples: Examples, look: Callable[[Batch], Tensor]
 ) -> Tensor:
-    """What the model as it stands has to say of each example, without augmentation."""
+    """Apply `look` to all examples in portions, without augmentation and in evaluation mode.
+    Returns one row per example, on the CPU."""
     portions = torch.split(torch.arange(len(examples)), at_once(examples.source))
+    rows = []
     with evaluating(learner.model), torch.no_grad():
-        parts = [look(learner.unaugmented(batch)).cpu() for batch in examples.batches(portions)]
-    return torch.cat(parts)
+        for batch in examples.batches(portions):
+            rows.append(look(learner.unaugmented(batch)).cpu())
+    return torch.cat(rows)

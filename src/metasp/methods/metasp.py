@@ -27,7 +27,6 @@ class MetaSP(Method):
     measures = True
     Settings = MetaSPSettings
     selection = "task-balanced"
-    stored = ("weigh",)
 
     @classmethod
     def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
@@ -45,11 +44,6 @@ class MetaSP(Method):
                 "rehsel-features, or leave it out."
             )
 
-    def __init__(self, learner: TrainingContext, settings: MetaSPSettings) -> None:
-        super().__init__(learner, settings)
-        look_where_told(learner, settings)
-        self.weigh = ScheduledWeights(weights(settings), settings.every)
-
     @classmethod
     def weigher(cls, learner: TrainingContext, settings: MetaSPSettings) -> Weigher:
         look_where_told(learner, settings)
@@ -66,7 +60,7 @@ class MetaSP(Method):
         return [phase for phase in phases if phase.epochs]
 
     def step(self, new: Batch, phase: Phase) -> Step:
-        return self.learner.update(self.learner.with_replay(new), self.weigh)
+        return self.learner.update(self.learner.with_replay(new))
 
 
 def weights(settings: MetaSPSettings) -> InfluenceWeights:

@@ -1,4 +1,4 @@
-"""What enters a network's head, and copies of a network kept beside the one that learns."""
+"""Features that enter a network's head, and copies of a network beside the one that learns."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metasp.influence.functional import with_tensors
-from metasp.influence.sharding import all_rows
+from metasp.influence.origin import with_tensors
+from metasp.influence.splitting import all_rows
 from metasp.methods.context import TrainingContext, evaluating
 from metasp.trees import Tree
 from metasp.types import State, as_rows
@@ -32,16 +32,16 @@ def features_seen(model: nn.Module) -> Iterator[list[Tensor]]:
     as rows (n, d)."""
     seen: list[Tensor] = []
 
-    def entered(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def before_head(_: nn.Module, inputs: tuple[Any, ...]) -> None:
         seen.append(all_rows(as_rows(inputs[0])))
 
-    def left(_: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
+    def after_model(_: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
         if not seen:
             seen.append(as_rows(getattr(out, "logits", out)))
 
-    handles = [model.register_forward_hook(left)]
+    handles = [model.register_forward_hook(after_model)]
     if (head := head_of(model)) is not None:
-        handles.append(head.register_forward_pre_hook(entered))
+        handles.append(head.register_forward_pre_hook(before_head))
     try:
         yield seen
     finally:
@@ -75,7 +75,8 @@ class NetworkCopy:
 
     @torch.no_grad()
     def move(self, decay: float) -> None:
-        """Go part of the way to the network; what is counted in whole numbers is taken over."""
+        """Average with the network, keeping `decay` of the copy; what is counted in whole numbers
+        is taken over."""
         for key, tensor in named_tensors(self.learner.model).items():
             if tensor.is_floating_point():
                 self.tensors[key].mul_(decay).add_(tensor.detach(), alpha=1 - decay)
@@ -95,8 +96,10 @@ class NetworkCopy:
 
     def load_state_dict(self, state: Mapping[str, Tensor], /) -> None:
         now = named_tensors(self.learner.model)
-        stored = {key.removesuffix(VALUE): tensor for key, tensor in state.items()}
-        self.tensors = {key: laid_out_like(now[key], tensor) for key, tensor in stored.items()}
+        self.tensors = {}
+        for key, tensor in state.items():
+            name = key.removesuffix(VALUE)
+            self.tensors[name] = laid_out_like(now[name], tensor)
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -46,10 +46,6 @@ class Robust(Method):
     Settings = RobustSettings
     selection = "judged"
 
-    def __init__(self, learner: TrainingContext, settings: RobustSettings) -> None:
-        super().__init__(learner, settings)
-        learner.weigh = RobustWeights(settings)
-
     @classmethod
     def weigher(cls, learner: TrainingContext, settings: RobustSettings) -> Weigher:
         return RobustWeights(settings)
@@ -63,7 +59,6 @@ class RobustWeights(Weigher):
     and so do the new ones together. At the start of each epoch all examples of the task are judged,
     in one pass."""
 
-    judges = True
     stored = ("epoch", "tells", "stats")
 
     def __init__(self, settings: RobustSettings) -> None:
@@ -170,9 +165,9 @@ class LossFilter(Method):
     Settings = LossFilterSettings
     selection = "judged"
 
-    def __init__(self, learner: TrainingContext, settings: LossFilterSettings) -> None:
-        super().__init__(learner, settings)
-        learner.weigh = LowLoss(settings)
+    @classmethod
+    def weigher(cls, learner: TrainingContext, settings: LossFilterSettings) -> Weigher:
+        return LowLoss(settings)
 
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new))
@@ -181,7 +176,6 @@ class LossFilter(Method):
 class LowLoss(Weigher):
     """Weights of one or zero for new examples, by their mean loss over the task so far."""
 
-    judges = True
     stored = ("keep_ids", "epoch")
 
     def __init__(self, settings: LossFilterSettings) -> None:
@@ -244,9 +238,9 @@ class VerifiedOnly(Method):
     needs = ("boundaries", "classes")
     selection = "judged"
 
-    def __init__(self, learner: TrainingContext, settings: Settings) -> None:
-        super().__init__(learner, settings)
-        learner.weigh = NothingNew()
+    @classmethod
+    def weigher(cls, learner: TrainingContext, settings: Settings) -> Weigher:
+        return NothingNew()
 
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
         """Return one phase of rehearsal: an epoch without replay has nothing verified."""
@@ -259,7 +253,6 @@ class VerifiedOnly(Method):
 class NothingNew(Weigher):
     """New examples do not count; what is replayed has their share too."""
 
-    judges = True
 
     def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
         if objective.batch.size == learner.arrived:

@@ -281,12 +281,6 @@ class Trainer(Stateful):
         scores = score_table(learner, task)
         return TaskFinished(task.index, learner.memory.table(), columns, scores)
 
-    def _offer(self, new: Batch, task: Task) -> None:
-        """Offer a batch to the memory, but for what it holds: examples may be learned again."""
-        rows = (~torch.isin(new.ids, self.learner.memory.ids)).nonzero()[:, 0]
-        if len(rows):
-            self.method.remember(new if len(rows) == new.size else new.at(rows), task, rows)
-
     def _step(self, new: Any, phase: Phase, epoch: int, task: Task) -> StepTaken:
         began = time.perf_counter()
         self.learner.epoch, self.learner.arrived = epoch, new.size
@@ -298,7 +292,7 @@ class Trainer(Stateful):
                 "what `learner.update` returns."
             )
         if self.method.offers(epoch):
-            self._offer(new, task)
+            self.method.remember(new, task)
         lr = self.learner.optimizer.param_groups[0]["lr"]
         at, self.learner.last_loss = self.position, report.loss
         if not math.isfinite(report.loss):
