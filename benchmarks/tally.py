@@ -47,15 +47,15 @@ def measure(repeats: int = 9, told: Told = silent) -> list[Row]:
 
 def steps(loop: Iterator[object], count: bool = True) -> Callable[[], object]:
     """Some steps of a loop, with or without the tally."""
-    counting = TrainingContext._count
+    counting = TrainingContext._note_update
 
     def take() -> None:
-        TrainingContext._count = counting if count else _nothing  # type: ignore[assignment, method-assign]
+        TrainingContext._note_update = counting if count else _nothing  # type: ignore[assignment, method-assign]
         try:
             for _ in range(STEPS):
                 next(loop)
         finally:
-            TrainingContext._count = counting  # type: ignore[method-assign]
+            TrainingContext._note_update = counting  # type: ignore[method-assign]
 
     return take
 

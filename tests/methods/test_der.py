@@ -80,7 +80,7 @@ def test_stored_logits_are_those_of_the_step_for_the_view_it_was_trained_on():
     expected = model(torch.cat([part.inputs for part in parts]))[:5].detach()
     learner.streams.load_state_dict(kept)
     trainer.method.step(new, None)
-    trainer.method.remember(new, task, torch.arange(new.size))
+    trainer.method.remember(new, task)
     entered = [i for i in memory.ids.tolist() if i not in before]
     assert sorted(entered) == sorted(new.ids.tolist())
     for row, name in enumerate(new.ids.tolist()):

@@ -121,7 +121,8 @@ def test_gss_with_another_selection_is_er():
 def test_references_are_fewer_when_the_memory_is_small():
     trainer = digits("gss", settings={"references": 10})
     fill(trainer, each=2)
-    trainer.method.remember(trainer.tasks[0].train.take(torch.arange(8)), trainer.tasks[0])
+    new = trainer.tasks[0].train.take(torch.arange(8))
+    trainer.method.remember(new._replace(ids=new.ids + 10_000), trainer.tasks[0])
     assert len(trainer.learner.memory) == 10
 
 

@@ -76,7 +76,7 @@ def test_its_settings_reach_the_measurement(settings, measured):
 def test_reuse_keeps_v_for_some_steps_and_no_forgotten_example():
     settings = {"scope": "head", "reuse": 4, "influence_last": 2}
     trainer = digits("metasp", settings=settings)
-    weights, drawn = trainer.method.weigh.weights, []
+    weights, drawn = trainer.learner.weigh.weights, []
     for event in trainer.run():
         if isinstance(event, StepTaken) and event.kind == "influence":
             goals = weights.v_old
@@ -86,10 +86,10 @@ def test_reuse_keeps_v_for_some_steps_and_no_forgotten_example():
     assert [(task, used) for _, task, used in drawn] == [
         (task, used) for task in range(1, 5) for used in (4, 2)
     ]
-    held = {f"method/{name}": t.numpy() for name, t in trainer.method.state_dict().items()}
-    gone = held["method/weigh/weights/v_old/ids"][:1]
+    held = {f"weigh/{name}": t.numpy() for name, t in trainer.learner.weigh.state_dict().items()}
+    gone = held["weigh/weights/v_old/ids"][:1]
     for name, rows in cleared(held, gone).items():
-        if name.startswith("method/weigh/weights/v_old"):
+        if name.startswith("weigh/weights/v_old"):
             assert len(rows) == len(held[name]) - 1
     trainer.forget(torch.from_numpy(gone))
     assert weights.v_old is None

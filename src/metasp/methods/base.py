@@ -12,7 +12,7 @@ from metasp.memory import Column, Memory, Offer, Placement, Selection, selection
 from metasp.methods.context import Scoring, Step, TrainingContext, Weigher, evaluating
 from metasp.methods.settings import Settings
 from metasp.stateful import Stateful
-from metasp.trees import Tree, at_once, one_tensor
+from metasp.trees import at_once, one_tensor
 from metasp.types import Batch, Examples, Task, as_rows
 
 

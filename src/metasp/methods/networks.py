@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metasp.influence.origin import with_tensors
-from metasp.influence.splitting import all_rows
+from metasp.influence.functional import with_tensors
+from metasp.influence.sharding import all_rows
 from metasp.methods.context import TrainingContext, evaluating
 from metasp.trees import Tree
 from metasp.types import State, as_rows

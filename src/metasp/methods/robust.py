@@ -253,7 +253,6 @@ class VerifiedOnly(Method):
 class NothingNew(Weigher):
     """New examples do not count; what is replayed has their share too."""
 
-
     def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
         if objective.batch.size == learner.arrived:
             raise UserError(
