@@ -14,8 +14,9 @@ from benchmarks.timing import Told, machine, silent
 from metasp.console import text_console
 from metasp.metrics import SCENARIOS
 from metasp.reports.groups import group
+from metasp.reports.notes import Comparison
 from metasp.reports.runs import gather
-from metasp.reports.scores import Comparison, difference_tables, score_tables
+from metasp.reports.scores import difference_tables, score_tables
 from metasp.reports.tables import as_csv, terminal
 from metasp.spec import RunSpec
 

@@ -23,11 +23,10 @@ from result_rows import (
 )
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.figures import ALONG, FIGURES, Drawing, draw, save
-from metasp.reports.figures.differences import Line, forest, gaps
-from metasp.reports.figures.style import LOOK
+from metasp.reports.figures import ALONG, FIGURES, LOOK, Drawing, draw, forest, gaps, save
 from metasp.reports.groups import Configuration, group
-from metasp.reports.scores import Comparison, difference_tables, score_tables
+from metasp.reports.notes import Comparison
+from metasp.reports.scores import difference_tables, score_tables
 from metasp.reports.significance import Paired, holm, paired, summarise
 from metasp.reports.tables import Table, md, p_text, pipe_table, plus_minus, signed
 
@@ -73,7 +72,7 @@ def scores(name: str, against: str = "metasp") -> str:
     for each in groups_of(name):
         row = pick(each.rows, against) if against in NAMES else None
         tables += score_tables([each], Comparison(row.label if row else None))
-    notes = dict.fromkeys(chain(*(each.notes for each in tables)))
+    notes = dict.fromkeys(chain(*((*each.notes, *each.cautions) for each in tables)))
     link = f"All scores: {as_file(f'{name}-scores', texts_of(tables))}"
     return "\n".join([link, "", *(f"- {md(note)}" for note in notes)])
 
@@ -144,7 +143,7 @@ def report(name: str, by: str, against: str) -> str:
     parts = []
     for each in scored:
         cells = [[f"**{md(c.text)}**" if c.bold else md(c.text) for c in row] for row in each.rows]
-        notes = "\n".join(f"- {md(note)}" for note in each.notes)
+        notes = "\n".join(f"- {md(note)}" for note in (*each.notes, *each.cautions))
         parts.append(f"*{md(each.title)}*\n\n{table([*map(md, each.header)], cells)}\n\n{notes}")
     if tested:
         words = f"Differences from {md(against)} with their p-values"
@@ -275,8 +274,8 @@ def summary() -> str:
     rows = streams()
     panels = {
         SCENARIO_WORDS[scenario]: {
-            question: [Line(stream, gaps(a, b, scenario))
-                       for stream, (a, b) in pairs_of(rows, pair).items()]
+            question: {stream: gaps(a, b, scenario)
+                       for stream, (a, b) in pairs_of(rows, pair).items()}
             for question, pair in QUESTIONS.items()
         }
         for scenario in SCENARIOS

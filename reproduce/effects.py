@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
-from metasp.reports.figures.style import Drawing, canvas, legend_right, line_look
+from metasp.reports.figures import Drawing, canvas, legend_right, line_look
 from metasp.reports.groups import Configuration, Group, identity
-from metasp.reports.names import Values, bare
+from metasp.reports.labels import Values, bare
 from metasp.reports.significance import summarise
 from reproduce.time_table import total_seconds
 
@@ -37,7 +37,7 @@ def families(group: Group, keys: Sequence[str]) -> list[list[Configuration]]:
 
 def without(row: Configuration, keys: Sequence[str]) -> Values:
     """What a row is but for some fields."""
-    return tuple(each for each in identity(row.spec, row.defaults) if bare(each[0]) not in keys)
+    return tuple(each for each in identity(row.record) if bare(each[0]) not in keys)
 
 
 def plain(row: Configuration) -> dict[str, Any]:
@@ -79,7 +79,11 @@ def one_effect(
     group: Group, rows: list[Configuration], names: tuple[str, str, str], timed: bool
 ) -> Drawing:
     stem, key, words = names
-    figure, axes = canvas(1, 2 + timed, (7.2 if timed else 5.6, 2.6))
+    seeds = sorted({len(row.seeds) for row in rows})
+    count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    count += " seed" if seeds[-1] == 1 else " seeds"
+    title = f"{group.title}: {rows[0].method}, {count}"
+    figure, axes = canvas(1, 2 + timed, (7.2 if timed else 5.6, 2.6), title)
     values = [f"{plain(row)[key]:g}" for row in rows]
     places = np.arange(len(rows))
     data = []
@@ -113,8 +117,4 @@ def one_effect(
         axes[0][2].set(title="time of a run, s", xlabel=words)
         axes[0][2].set_xticks(places, values)
     legend_right(figure, axes[0][0])
-    seeds = sorted({len(row.seeds) for row in rows})
-    count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    count += " seed" if seeds[-1] == 1 else " seeds"
-    figure.suptitle(f"{group.title}: {rows[0].method}, {count}", fontsize=9)
     return Drawing(stem, figure, data)

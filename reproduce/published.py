@@ -7,7 +7,8 @@ from pathlib import Path
 
 from metasp.metrics import METRICS
 from metasp.reports.groups import Configuration, Group, as_published
-from metasp.reports.scores import Comparison, score_tables
+from metasp.reports.notes import Comparison
+from metasp.reports.scores import score_tables
 from metasp.reports.tables import Cell, Table, signed
 
 BENCHMARKS = {

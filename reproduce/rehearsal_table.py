@@ -2,8 +2,8 @@
 
 from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS
-from metasp.reports.groups import Configuration, Group, common_ground, settings_as_published
-from metasp.reports.scores import seeds_text, version_note
+from metasp.reports.groups import Configuration, Group, seeds_text, settings_as_published
+from metasp.reports.notes import common_ground, version_note
 from metasp.reports.significance import summarise
 from metasp.reports.tables import Cell, Table, plus_minus, signed
 from reproduce.published import SCENARIOS, published_stream, rows

@@ -10,8 +10,9 @@ from metasp.cli.report import show, usable
 from metasp.errors import UserError, unknown
 from metasp.reports.figures import Kind, draw
 from metasp.reports.groups import group
+from metasp.reports.notes import Comparison
 from metasp.reports.runs import Gathered
-from metasp.reports.scores import Comparison, difference_tables
+from metasp.reports.scores import difference_tables
 from metasp.reports.tables import FORMATS
 from reproduce.influence_table import influence_table
 from reproduce.published import published_tables

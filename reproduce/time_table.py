@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metasp.reports.groups import Configuration, Group, as_published, common_ground
-from metasp.reports.scores import seeds_text, version_note
+from metasp.reports.groups import Configuration, Group, as_published, seeds_text
+from metasp.reports.notes import common_ground, version_note
 from metasp.reports.significance import Summary, summarise
 from metasp.reports.tables import Cell, Table, plus_minus
 from reproduce.published import METHODS, PROTOCOL, rows

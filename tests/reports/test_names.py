@@ -2,7 +2,7 @@
 
 import pytest
 
-from metasp.reports.names import stream_words
+from metasp.reports.labels import stream_name
 from metasp.reports.runs import spec_defaults
 
 KEYS = ("label_noise", "label_noise_kind", "imbalance", "label_column", "true_label_column")
@@ -22,8 +22,8 @@ KEYS = ("label_noise", "label_noise_kind", "imbalance", "label_column", "true_la
     ],
 )
 def test_a_stream_of_given_labels_is_not_called_clean(spec, words):
-    assert stream_words({**spec_defaults(), **spec}, KEYS) == words
+    assert stream_name({**spec_defaults(), **spec}, KEYS) == words
 
 
 def test_without_noise_a_field_is_told_by_itself():
-    assert stream_words({"label_column": "fine"}, ["label_column"]) == "label column fine"
+    assert stream_name({"label_column": "fine"}, ["label_column"]) == "label column fine"

@@ -14,8 +14,9 @@ from rich.cells import cell_len
 from metasp.cli import main
 from metasp.console import text_console
 from metasp.reports.groups import group
+from metasp.reports.notes import Comparison
 from metasp.reports.runs import gather
-from metasp.reports.scores import Comparison, matrix_tables, score_tables
+from metasp.reports.scores import matrix_tables, score_tables
 from metasp.reports.tables import Cell, Table, latex, md, terminal, tex
 from tests.reports.run_factories import ablated_selections
 
@@ -86,9 +87,9 @@ def test_the_matrix_of_one_run_is_the_stored_one(runs, capsys):
     stored = json.loads((run / "result.json").read_text())
     for scenario in ("class_il", "task_il"):
         matrix = stored[scenario]["matrix"]
-        assert {(r["trained_task"], r["tested_task"]): r[scenario] for r in rows} == {
-            (t + 1, k + 1): matrix[t][k] for t in range(3) for k in range(t + 1)
-        }
+        shown = {(r["trained_task"], r["tested_task"]): r[scenario] for r in rows}
+        truth = {(t + 1, k + 1): matrix[t][k] for t in range(3) for k in range(t + 1)}
+        assert shown == pytest.approx(truth, rel=1e-5)
 
 
 def test_the_matrices_of_many_runs_are_one_tidy_csv(runs, capsys):
@@ -103,7 +104,9 @@ def test_the_matrices_of_many_runs_are_one_tidy_csv(runs, capsys):
         spec = stored["spec"]
         line = found[run.name, spec["method"]["name"], str(spec["seed"]), "3", "2"]
         for scenario in ("class_il", "task_il"):
-            assert float(line[scenario]) == stored[scenario]["matrix"][2][1]
+            assert float(line[scenario]) == pytest.approx(
+                stored[scenario]["matrix"][2][1], rel=1e-5
+            )
 
 
 @pytest.mark.parametrize("form", ["terminal", "latex", "markdown"])
@@ -129,7 +132,10 @@ def test_columns_on_a_terminal_stand_below_each_other(runs):
         assert len({cell_len(line) for line in lines}) == 1
         for line, row in zip(lines[2:], table.rows):
             assert re.split(r"\s{2,}", line.strip()) == [cell.text for cell in row]
-        assert [next(shown).strip() for _ in table.notes] == list(table.notes)
+        assert [next(shown).strip() for _ in (*table.notes, *table.cautions)] == [
+            *table.notes,
+            *table.cautions,
+        ]
         next(shown)
 
 

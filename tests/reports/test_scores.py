@@ -8,8 +8,9 @@ from scipy.stats import ttest_rel
 from metasp.errors import UserError
 from metasp.metrics import METRICS
 from metasp.reports.groups import as_published, group
+from metasp.reports.notes import Comparison
 from metasp.reports.runs import gather
-from metasp.reports.scores import Comparison, difference_tables, score_tables
+from metasp.reports.scores import difference_tables, score_tables
 from tests.reports.run_factories import make_run
 
 
@@ -156,10 +157,10 @@ def test_few_seeds_are_cautioned_about_and_five_are_not(tmp_path):
     for seed in range(5):
         make_run(tmp_path, 0.6, method="metasp-rehsel", seed=seed)
         make_run(tmp_path, 0.3, method="er", seed=seed)
-    assert not any("caution" in note for note in tables_of(tmp_path)[0].notes)
+    assert not tables_of(tmp_path)[0].cautions
     for seed in range(4):
         make_run(tmp_path, 0.4, method="gem", seed=seed)
-    (note,) = [note for note in tables_of(tmp_path)[0].notes if "caution" in note]
+    (note,) = tables_of(tmp_path)[0].cautions
     assert note.startswith("caution: 1 of 2 comparisons rest on 4 seeds")
 
 

@@ -10,8 +10,9 @@ from scipy.stats import ttest_rel
 
 from metasp.cli import main
 from metasp.reports.groups import group
+from metasp.reports.notes import Comparison
 from metasp.reports.runs import gather
-from metasp.reports.scores import Comparison, difference_tables, score_tables
+from metasp.reports.scores import difference_tables, score_tables
 from tests.reports.run_factories import make_run
 
 NOISE = {
@@ -108,7 +109,7 @@ def test_the_correction_is_over_the_whole_table(dirty):
     assert entry["p"] == pytest.approx(ttest_rel(*scores).pvalue)
     assert "row minus metasp-robust (10 verified)" in differences.title
     assert len(differences.rows) == 5
-    assert any("caution: all comparisons rest on 3 seeds" in note for note in table.notes)
+    assert any("caution: all comparisons rest on 3 seeds" in note for note in table.cautions)
 
 
 def test_memory_on_the_axis_and_what_keeps_none_everywhere(tmp_path):

@@ -10,8 +10,8 @@ from reproduce.rehearsal_table import rehearsal_tables
 from reproduce.time_table import time_tables
 
 from metasp.reports.groups import group
+from metasp.reports.notes import Comparison
 from metasp.reports.runs import gather
-from metasp.reports.scores import Comparison
 from tests.reports.run_factories import ablated_selections, make_run
 
 ROOT = Path(__file__).parents[2]

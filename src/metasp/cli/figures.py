@@ -13,7 +13,7 @@ from metasp.errors import UserError, unknown
 from metasp.metrics import METRICS
 from metasp.reports.figures import ALONG, FIGURES, draw
 from metasp.reports.groups import Group, group
-from metasp.reports.significance import USUAL_REFERENCE, check_reference
+from metasp.reports.significance import DEFAULT_REFERENCE, check_reference
 
 if TYPE_CHECKING:
     from metasp.reports.figures import Drawing
@@ -35,7 +35,7 @@ Examples:
               help="Folder for the files.")  # fmt: skip
 @click.option("--only", multiple=True, help=f"A figure ({', '.join(FIGURES)}); may be repeated.")
 @click.option("--against", help="Row or method that `differences` are from "
-              f"[default: {USUAL_REFERENCE}].")  # fmt: skip
+              f"[default: {DEFAULT_REFERENCE}].")  # fmt: skip
 @click.option("--by", metavar="FIELD", help="Draw the scores against a field instead, such as "
               "memory, or against the streams of a benchmark (stream).")  # fmt: skip
 @click.option("--metric", type=OneOf(METRICS), multiple=True,
@@ -75,14 +75,14 @@ def command(
     for name in only or FIGURES:
         kind = FIGURES[name]
         options: dict[str, Any] = {"against": against} if name == COMPARES else {}
-        if kind.reads:
+        if kind.reads_tables:
             options["damaged"] = damaged
         drawings = draw(kind, groups, **options)  # matplotlib comes with it
         if not drawings:
-            missing[name] = kind.needs or "none of these runs will do"
+            missing[name] = kind.needs
             if name == COMPARES:
                 missing[name] = (
-                    f"it takes one row of {against or USUAL_REFERENCE} and others: see --against"
+                    f"it takes one row of {against or DEFAULT_REFERENCE} and others: see --against"
                 )
         written[name] = files_of(drawings, out)
     for words in dict.fromkeys(damaged):

@@ -127,7 +127,8 @@ def rows_of(run: RunDir) -> list[dict[str, Any]]:
     columns = run.memory()
     rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
     for row in rows:
-        row["influence"] = None if row["influence"] != row["influence"] else row["influence"]
+        value = row["influence"]
+        row["influence"] = None if value != value else float(f"{value:.6g}")
     return rows
 
 

@@ -11,9 +11,9 @@ from metasp.console import text_console
 from metasp.errors import UserError, or_user_error
 from metasp.metrics import METRICS
 from metasp.reports.groups import STREAM, group
+from metasp.reports.notes import Comparison
 from metasp.reports.runs import TABLE, Gathered, export, gather
 from metasp.reports.scores import (
-    Comparison,
     difference_tables,
     matrix_tables,
     score_tables,

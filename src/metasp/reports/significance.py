@@ -1,5 +1,6 @@
-"""Means, paired tests and their correction: pure functions of numbers by seed; and the row that
-others are tested against."""
+"""Means, intervals, paired tests and Holm's correction; and the row that others are tested against.
+
+Scores are numbers in percent by seed."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,12 @@ from metasp.reports.groups import Configuration, as_published
 ROUNDING = 1e-9  # of scores in percent
 LEVEL = 0.05
 REFERENCES = ("metasp-robust", "metasp-rehsel")  # the first of them that is there
-USUAL_REFERENCE = " or ".join(REFERENCES)
+DEFAULT_REFERENCE = " or ".join(REFERENCES)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample standard deviation (none for a single value) of n values."""
+    """Mean and sample standard deviation (None for a single value) of n values."""
 
     mean: float
     std: float | None
@@ -27,8 +28,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """A paired t-test of a against b over the seeds both have. `p` is two-sided, and None where
-    there is nothing to test: of fewer than two pairs, or of one gap on every seed."""
+    """A two-sided paired t-test of a against b over the seeds that both have.
+
+    `p` is None for fewer than two pairs, and where the difference is one and the same on every
+    seed: then there is no spread to judge it by."""
 
     seeds: tuple[int, ...]
     difference: float | None
@@ -37,7 +40,7 @@ class Paired:
 
 
 def summarise(values: Sequence[float]) -> Summary | None:
-    """Return mean and standard deviation of some values, or None of none."""
+    """Return mean and standard deviation of some values; None for no values."""
     if not values:
         return None
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -47,68 +50,67 @@ def summarise(values: Sequence[float]) -> Summary | None:
 def interval(
     values: Sequence[float], level: float = 0.95
 ) -> tuple[float, float | None, float | None] | None:
-    """Return the mean of some values and the ends of its Student interval: none for a single value,
-    or for equal ones, which say nothing of their spread."""
+    """Return the mean of some values and the ends of its Student interval.
+
+    The ends are None for a single value and for equal ones, which say nothing of their spread."""
     summary = summarise(values)
     if summary is None:
         return None
     if summary.std is None or np.ptp(values) <= ROUNDING:
         return summary.mean, None, None
-    from scipy import special  # which takes long to load, and scipy.stats a second
+    from scipy import special  # takes long to load, and scipy.stats a second
 
     half = float(special.stdtrit(summary.n - 1, (1 + level) / 2)) * summary.std / summary.n**0.5
     return summary.mean, summary.mean - half, summary.mean + half
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
-    """Compare two methods seed by seed, paired by the value of the seed."""
-    both = tuple(sorted(a.keys() & b.keys()))
-    gaps = np.array([a[seed] - b[seed] for seed in both])
-    difference = float(gaps.mean()) if both else None
+    """Compare two rows seed by seed: the difference is the mean of a minus b."""
+    seeds = tuple(sorted(a.keys() & b.keys()))
+    if not seeds:
+        return Paired(seeds, None, None, None)
+    gaps = np.array([a[seed] - b[seed] for seed in seeds])
+    difference = float(gaps.mean())
     t = p = None
-    if len(both) > 1 and difference is not None:
-        if np.ptp(gaps) > ROUNDING:
-            from scipy import special
+    if len(seeds) > 1 and np.ptp(gaps) > ROUNDING:
+        from scipy import special
 
-            t = difference / (float(np.std(gaps, ddof=1)) / len(gaps) ** 0.5)
-            p = 2 * float(special.stdtr(len(gaps) - 1, -abs(t)))
-        elif abs(difference) <= ROUNDING:
-            t, p = 0.0, 1.0
-        # Else the same gap on every seed, as small test sets give: it has no spread to judge it by.
-    return Paired(both, difference, t, p)
+        t = difference / (float(np.std(gaps, ddof=1)) / len(gaps) ** 0.5)
+        p = 2 * float(special.stdtr(len(gaps) - 1, -abs(t)))
+    elif len(seeds) > 1 and abs(difference) <= ROUNDING:
+        t, p = 0.0, 1.0
+    return Paired(seeds, difference, t, p)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Return Holm's step-down adjustment of a family of p-values, in their order."""
-    adjusted = [0.0] * len(ps)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
-        largest = max(largest, min(1.0, (len(ps) - rank) * ps[index]))
-        adjusted[index] = largest
-    return adjusted
+    order = np.argsort(ps, kind="stable")
+    left = np.arange(len(ps), 0, -1)
+    adjusted = np.empty(len(ps))
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, left * np.asarray(ps)[order]))
+    values: list[float] = adjusted.tolist()
+    return values
 
 
 def check_reference(rows: Sequence[Configuration], against: str | None) -> None:
-    """Refuse a row to compare with that is nowhere."""
+    """Raise if no row is called `against`."""
     if against is not None and not matching(rows, against):
         raise unknown("row to compare with", against, {row.label for row in rows})
 
 
 def matching(rows: Sequence[Configuration], name: str) -> list[Configuration]:
-    """Return the rows a name may mean: the one so labelled; or those of the method so called; or
-    those whose labels hold all that it says, with the least beside it."""
-    for matches in (
-        [row for row in rows if row.label == name],
-        [row for row in rows if row.method == name],
-    ):
-        if matches:
-            return matches
+    """Return the rows that a name may mean: the one with this label; or those of this method; or
+    those with the fewest terms whose label has all terms of the name."""
+    by_label = [row for row in rows if row.label == name]
+    by_method = [row for row in rows if row.method == name]
+    if by_label or by_method:
+        return by_label or by_method
     method, *details = terms_of(name) or [""]
-    longer = [
-        row
-        for row in rows
-        if terms_of(row.label)[:1] == [method] and {*details} <= {*terms_of(row.label)}
-    ]
+    longer = []
+    for row in rows:
+        first, *others = terms_of(row.label)
+        if first == method and set(details) <= set(others):
+            longer.append(row)
     fewest = min((len(terms_of(row.label)) for row in longer), default=0)
     return [row for row in longer if len(terms_of(row.label)) == fewest]
 
@@ -121,16 +123,17 @@ def terms_of(label: str) -> list[str]:
 def reference_of(
     rows: Sequence[Configuration], title: str, against: str | None
 ) -> Configuration | None:
-    """Return the row that the others are compared with: the one meant, or its method as
-    published."""
-    names = (against,) if against else REFERENCES
-    matches = next(filter(None, (matching(rows, name) for name in names)), [])
-    if len(matches) > 1:
-        published = [row for row in matches if as_published(row)]
+    """Return the row that the others are compared with: the one named, or that of the first
+    reference method as published; None where there is no such row."""
+    rivals: list[Configuration] = []
+    for name in (against,) if against else REFERENCES:
+        rivals = rivals or matching(rows, name)
+    if len(rivals) > 1:
+        published = [row for row in rivals if as_published(row)]
         if len(published) != 1 and against is not None:
-            labels = ", ".join(repr(row.label) for row in matches)
+            labels = ", ".join(repr(row.label) for row in rivals)
             raise UserError(
                 f"several rows of {title} are {against}: give --against one of {labels}."
             )
-        matches = published
-    return matches[0] if len(matches) == 1 else None
+        rivals = published
+    return rivals[0] if len(rivals) == 1 else None

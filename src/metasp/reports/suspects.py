@@ -9,8 +9,8 @@ import numpy as np
 
 from metasp.corrections import as_cell
 from metasp.errors import UserError, unknown
-from metasp.reports.groups import Configuration, Group, common_ground
-from metasp.reports.scores import seeds_text
+from metasp.reports.groups import Configuration, Group, seeds_text
+from metasp.reports.notes import common_ground
 from metasp.reports.significance import summarise
 from metasp.reports.tables import Cell, Table, plus_minus
 from metasp.store import RunDir

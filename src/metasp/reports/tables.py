@@ -1,9 +1,11 @@
-"""A table of strings with the numbers behind them, in five formats."""
+"""A table of text with the numbers behind it, in five formats.
+
+People read it on a terminal, in Markdown or in LaTeX; programs read its numbers as CSV or JSON."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any
 
 from rich.cells import cell_len
@@ -12,84 +14,102 @@ from rich.text import Text
 from metasp.metrics import METRICS
 
 TEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    "±": r"$\pm$",
-    "●": r"$\bullet$",
-    "○": r"$\circ$",
-    "∞": r"$\infty$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "→": r"$\rightarrow$",
-    "–": "--",
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"$<$", ">": r"$>$", "|": r"$|$", "±": r"$\pm$", "●": r"$\bullet$", "○": r"$\circ$",
+    "∞": r"$\infty$", "×": r"$\times$", "·": r"$\cdot$", "→": r"$\rightarrow$", "–": "--",
     "−": r"$-$",
-}
+}  # fmt: skip
+COLOURS = {"ours": "red", "others": "blue"}  # of the best of a kind, as in the paper's tables
 
 
 @dataclass(frozen=True)
 class Cell:
+    """The text of a cell; `best_of` is "ours" or "others" for the best mean of these methods."""
+
     text: str
     bold: bool = False
+    best_of: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """`data` holds the same as plain values, one mapping per number or row, for CSV and JSON."""
+    """Rows of cells with notes below and cautions beside.
+
+    `data` holds the same as plain values, one mapping for each number or row, for CSV and JSON."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     data: tuple[Mapping[str, Any], ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def two_kinds(self) -> bool:
+        """Return whether the table shows a best of ours and a best of the others."""
+        kinds: set[str] = set()
+        for row in self.rows:
+            kinds.update(cell.best_of for cell in row)
+        return kinds.issuperset(COLOURS)
 
 
 def terminal(tables: Sequence[Table]) -> Text:
-    """Return tables as columns of text."""
+    """Return tables as columns of text, the first aligned to the left."""
     text = Text()
     for table in tables:
-        texts = [[one_line(cell.text) for cell in row] for row in table.rows]
-        widths = [max(map(cell_len, column)) for column in zip(table.header, *texts)]
+        header = Cell(table.header[0]), *map(Cell, table.header[1:])
+        lines = [header, *table.rows]
+        widths = [0] * len(header)
+        for line in lines:
+            for index, cell in enumerate(line):
+                widths[index] = max(widths[index], cell_len(one_line(cell.text)))
         text.append(f"{table.title}\n", "bold")
-        text.append("".join(aligned(table.header, widths)) + "\n")
-        text.append("─" * (sum(widths) + 2 * len(widths) - 2) + "\n")
-        for row, cells in zip(table.rows, texts):
-            for cell, column in zip(row, aligned(cells, widths)):
-                text.append(column, "bold" if cell.bold else "")
+        for line in lines:
+            for index, cell in enumerate(line):
+                content = one_line(cell.text)
+                space = " " * (widths[index] - cell_len(content))
+                shown = f"  {space}{content}" if index else content + space
+                text.append(shown, "bold" if cell.bold else "")
             text.append("\n")
-        text.append("".join(f"  {note}\n" for note in table.notes) + "\n")
+            if line is header:
+                text.append("─" * (sum(widths) + 2 * len(widths) - 2) + "\n")
+        for note in (*table.notes, *table.cautions):
+            text.append(f"  {note}\n")
+        text.append("\n")
     return text
 
 
-def aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return cells as wide as their columns: the first to the left, the others to the right."""
-    spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths)]
-    first, *others = zip(cells, spaces)
-    return ["".join(first), *(f"  {space}{cell}" for cell, space in others)]
-
-
 def one_line(text: str) -> str:
+    """Return text without line breaks and repeated spaces."""
     return " ".join(text.split())
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """Return pipe tables, as GitHub and MkDocs read them."""
+    """Return pipe tables, as GitHub and Sphinx read them, the best of each kind in colour."""
     lines = []
     for table in tables:
-        rows = [[f"**{md(c.text)}**" if c.bold else md(c.text) for c in row] for row in table.rows]
-        lines += [f"### {md(table.title)}", "", *pipe_table([md(n) for n in table.header], rows)]
-        lines += ["", *(f"- {md(note)}" for note in table.notes), ""]
+        rows = []
+        for row in table.rows:
+            cells = []
+            for cell in row:
+                text = f"**{md(cell.text)}**" if cell.bold else md(cell.text)
+                if cell.best_of and table.two_kinds:
+                    text = f'<span style="color:{COLOURS[cell.best_of]}">{text}</span>'
+                cells.append(text)
+            rows.append(cells)
+        lines += [f"### {md(table.title)}", "", *pipe_table([*map(md, table.header)], rows), ""]
+        lines += [f"- {md(note)}" for note in all_notes(table)]
+        lines += [f"\n> {md(caution)}" for caution in table.cautions]
+        lines.append("")
     return "\n".join(lines)
+
+
+def all_notes(table: Table) -> tuple[str, ...]:
+    """Return the notes of a table in colours, with what these mean."""
+    if not table.two_kinds:
+        return table.notes
+    return (*table.notes, "red: best of the MetaSP methods; blue: best of the others.")
 
 
 def pipe_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -100,52 +120,72 @@ def pipe_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str
 
 def md(text: str) -> str:
     """Return text as one line without markup."""
-    return "".join(f"\\{sign}" if sign in "\\|*_`[<" else sign for sign in one_line(text))
+    return re.sub(r"([\\|*_`\[<])", r"\\\1", one_line(text))
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Return floats for a paper that uses booktabs."""
+    """Return floats for a paper, with a label each; cautions stand behind their float."""
     import pandas as pd
 
-    floats = ["% needs \\usepackage{booktabs}\n"]
+    packages = "booktabs}, \\usepackage{xcolor" if any(t.two_kinds for t in tables) else "booktabs"
+    floats = [f"% needs \\usepackage{{{packages}}}\n"]
     for table in tables:
-        rows = [
-            [rf"\textbf{{{tex(c.text)}}}" if c.bold else tex(c.text) for c in row]
-            for row in table.rows
-        ]
+        rows = []
+        for row in table.rows:
+            cells = []
+            for cell in row:
+                text = rf"\textbf{{{tex(cell.text)}}}" if cell.bold else tex(cell.text)
+                if cell.best_of and table.two_kinds:
+                    text = rf"\textcolor{{{COLOURS[cell.best_of]}}}{{{text}}}"
+                cells.append(text)
+            rows.append(cells)
         shown = pd.DataFrame(rows, columns=[tex(name) for name in table.header])
         columns = "l" + "r" * (len(table.header) - 1)
         body = shown.to_latex(index=False, escape=False, column_format=columns)
+        label = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")
         lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{tex(table.title)}.}}"]
-        lines += [body.rstrip()]
-        lines += [rf"\par\smallskip{{\footnotesize {tex(note)}}}" for note in table.notes]
-        floats.append("\n".join([*lines, r"\end{table}", ""]))
+        lines += [rf"\label{{tab:{label}}}", body.rstrip()]
+        lines += [rf"\par\smallskip{{\footnotesize {tex(note)}}}" for note in all_notes(table)]
+        lines += [r"\end{table}", *(rf"\noindent {tex(text)}" for text in table.cautions), ""]
+        floats.append("\n".join(lines))
     return "\n".join(floats)
 
 
 def tex(text: str) -> str:
-    """Return text in signs that every TeX can set."""
+    """Return text in characters that every TeX can set."""
     for metric in METRICS.values():
         if text == metric.name:
             return metric.tex
-    return "".join(TEX.get(sign, sign) for sign in one_line(text))
+    return "".join(TEX.get(character, character) for character in one_line(text))
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """Return one line per number (or row), with every column that any of the tables has."""
+    """Return one line for each number or row, with every column that any of the tables has."""
     import pandas as pd
 
-    numbers = list(chain.from_iterable(table.data for table in tables))
+    numbers: list[Mapping[str, Any]] = []
+    for table in tables:
+        numbers += map(rounded, table.data)
     csv: str = pd.DataFrame(numbers, dtype=object).to_csv(index=False)
     return csv
 
 
 def as_json(tables: Sequence[Table], **more: Any) -> str:
-    shown = [
-        {"title": table.title, "notes": list(table.notes), "rows": [dict(d) for d in table.data]}
-        for table in tables
-    ]
+    """Return title, notes, cautions and numbers of each table, and further values."""
+    shown = []
+    for table in tables:
+        numbers = [rounded(number) for number in table.data]
+        notes = {"notes": list(table.notes), "cautions": list(table.cautions)}
+        shown.append({"title": table.title, **notes, "rows": numbers})
     return json.dumps({"tables": shown, **more}, indent=1, allow_nan=False, default=str)
+
+
+def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with floats at six digits: accuracies are stored from single precision."""
+    return {
+        key: float(f"{value:.6g}") if isinstance(value, float) else value
+        for key, value in values.items()
+    }
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {
@@ -157,10 +197,11 @@ FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {
 
 
 def plus_minus(mean: float | None, std: float | None, digits: int = 2) -> str:
+    """Return `61.20 ± 1.05`; `–` for no mean."""
     if mean is None:
         return "–"
-    tail = f" ± {std:.{digits}f}" if std is not None else ""
-    return f"{mean:z.{digits}f}{tail}"
+    spread = f" ± {std:.{digits}f}" if std is not None else ""
+    return f"{mean:z.{digits}f}{spread}"
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -178,5 +219,5 @@ def difference_text(difference: float, p: float | None, corrected: float | None)
     """Return `+1.20 (.013; .040)`: a difference, its p-value, and that after the correction."""
     if p is None:
         return signed(difference)
-    ps = [p_text(each) for each in (p, corrected) if each is not None]
-    return f"{signed(difference)} ({'; '.join(ps)})"
+    shown = p_text(p) if corrected is None else f"{p_text(p)}; {p_text(corrected)}"
+    return f"{signed(difference)} ({shown})"

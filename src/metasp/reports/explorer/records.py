@@ -22,7 +22,7 @@ from metasp.reports.explorer.points import (
     points_of,
     side_counts,
 )
-from metasp.reports.names import method_name
+from metasp.reports.labels import method_name
 from metasp.reports.runs import flat_spec
 from metasp.reports.suspects import RunScores, scores_of
 from metasp.spec import RunSpec
