@@ -237,4 +237,21 @@ def environment() -> dict[str, Any]:
         "system": platform.system(),
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu": cpu_model(),
     }
+
+
+def cpu_model() -> str:
+    """Return the name of the processor's model, with its family and number where Linux gives them:
+    processors of other models may sum in another order."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return platform.processor()
+    values = {}
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        values[name.strip()] = value.strip()
+    if "model name" not in values:
+        return platform.processor()
+    return f"{values['model name']}, family {values.get('cpu family')}, model {values.get('model')}"
