@@ -7,9 +7,7 @@ import click
 from metasp.cli import COMMANDS, app
 
 ABOUT = (
-    "After this page you can look up every command, option and setting of `metasp`.",
-    "",
-    "`docs/make_cli.py` makes this page from the help of the commands. `metasp list methods NAME`",
+    "The help of every command, written by `docs/make_cli.py`. `metasp list methods NAME`",
     "prints the settings of a method, which `metasp run --set NAME=VALUE` changes.",
 )
 

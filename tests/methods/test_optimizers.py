@@ -22,8 +22,6 @@ PAGE = ROOT / "docs" / "optimizers.md"
 KINDS = ", ".join(f"`{name}`" for name in OPTIMIZERS)
 ABOVE = f"""# Optimizers
 
-After this page you can train with another optimizer than SGD, and know which methods work with it.
-
 The test `tests/methods/test_optimizers.py` tries every cell of the table and writes this page.
 
 `metasp run --optimizer NAME` takes {KINDS} (default `sgd`). If you give no learning rate or
