@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from metasp import __version__
+from metasp import __version__, plugins
 from metasp.corrections import read_corrections
 from metasp.data import Benchmark, assemble, load_source
 from metasp.data.from_dataset import resplit
@@ -82,6 +82,7 @@ class Experiment:
         with self.directory.open(self.spec, fresh=self.force):
             self.directory.keep_noise(self.benchmark.flipped)
             self.directory.keep_trusted(self.benchmark.trusted)
+            self._note_plugins(trainer)
             self._resume(trainer)
             saved = time.monotonic()
             run = trainer.run()
@@ -117,6 +118,14 @@ class Experiment:
                 own = {k: t for k, t in tensors.items() if k.startswith(RANDOM)}
                 self._random.restore({k.removeprefix(RANDOM): t for k, t in own.items()})
 
+    def _note_plugins(self, trainer: Trainer) -> None:
+        """Store which files of the user's own code were imported; note those that have changed."""
+        path = self.directory.path
+        for file in () if self.force else plugins.changed_since(path):
+            trainer.learner.notes.append(f"{file} has changed since this run began.")
+        if self.writes:
+            plugins.store_imported(path)
+
     def _compare_ranks(self, trainer: Trainer, before: int) -> None:
         """Note that the run goes on with another number of processes."""
         now = 1 if self.ranks is None else self.ranks.size
@@ -146,7 +155,8 @@ class Experiment:
         corrupt = len(self.trainer.skipping.rows) if self.trainer else 0
         if corrupt:
             result["corrupt"] = corrupt  # pictures that were left out
-        return {**told, **result, "environment": {**environment(), **ranks}}
+        own = {"plugins": dict(plugins.IMPORTED)} if plugins.IMPORTED else {}
+        return {**told, **result, "environment": {**environment(), **ranks, **own}}
 
 
 def prepare(

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
-from metasp.cli.options import OWN_FILES, data_option, json_option
+from metasp.cli.options import OWN_FILES, data_option, import_option, json_option
 from metasp.cli.terminal import typed, typed_again
 from metasp.console import text_console
 from metasp.errors import UserError, or_user_error
@@ -48,6 +48,7 @@ Examples:
     show_default=True,
     help="Most examples that the page shows; the rest are only counted.",
 )
+@import_option
 @data_option
 @json_option
 def command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metasp.cli.options import OneOf, json_option
+from metasp.cli.options import OneOf, import_option, json_option
 from metasp.cli.report import usable
 from metasp.errors import UserError, unknown
 from metasp.metrics import METRICS
@@ -40,6 +40,7 @@ Examples:
               "memory, or against the streams of a benchmark (stream).")  # fmt: skip
 @click.option("--metric", type=OneOf(METRICS), multiple=True,
               help="With --by: draw this metric; may be repeated [default: A_inf].")  # fmt: skip
+@import_option
 @json_option
 def command(
     runs: tuple[Path, ...],

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from metasp.cli.options import data_option, json_option, runs_option
+from metasp.cli.options import data_option, import_option, json_option, runs_option
 from metasp.cli.terminal import typed
 from metasp.config import declared
 from metasp.console import text_console
@@ -45,6 +45,7 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("what")
 @click.argument("name", required=False)
+@import_option
 @runs_option
 @data_option
 @json_option
@@ -142,9 +143,16 @@ def methods() -> Rows:
 
 
 def benchmarks(data: Path | None) -> Rows:
-    from metasp.data.catalogue import listing
+    from metasp.data.catalogue import listing, row
+    from metasp.plugins import IMPORTED
 
-    return listing(data)
+    rows = listing(data)
+    if IMPORTED:
+        from metasp.data import BENCHMARKS
+
+        for name in BENCHMARKS.keys() - {row["name"] for row in rows}:
+            rows.append(row(name, "its own", "--tasks", "its own", "imported", "yes"))
+    return rows
 
 
 def backbones() -> Rows:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -66,13 +66,38 @@ track_option = click.option(
 )
 
 
+def import_code(ctx: click.Context, param: click.Parameter, files: tuple[Path, ...]) -> None:
+    from metasp.plugins import import_files, import_packages
+
+    import_packages()
+    import_files(files)
+
+
+import_option = click.option(
+    "--import",
+    "imports",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE.py",
+    is_eager=True,
+    expose_value=False,
+    callback=import_code,
+    help="Run this Python file first: your own methods, selections, metrics and benchmarks. May be "
+    "repeated. Import only code that you trust.",
+)
+
+
 class OneOf(click.Choice[str]):
-    """A choice that names the one nearest to what it does not know."""
+    """A choice among names, which imported code may add to; an error gives the nearest one."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__([*names])
+        self.names = names
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        if value not in self.choices:
-            raise unknown(param.opts[0], str(value), self.choices)
-        return super().convert(value, param, ctx)
+        if value not in self.names:
+            raise unknown(param.opts[0], str(value), self.names)
+        return str(value)
 
 
 class Numbers(click.ParamType[Any]):

@@ -5,22 +5,24 @@ from pathlib import Path
 
 import click
 
-from metasp.cli.options import OneOf
+from metasp.cli.options import OneOf, import_option
 from metasp.config import default_runs
 from metasp.console import text_console
-from metasp.errors import UserError, or_user_error
+from metasp.errors import UserError, or_user_error, unknown
 from metasp.metrics import METRICS
 from metasp.reports.groups import STREAM, group
 from metasp.reports.notes import Comparison
 from metasp.reports.runs import TABLE, Gathered, export, gather
 from metasp.reports.scores import (
+    REPORTS,
     difference_tables,
+    frame_of,
     matrix_tables,
     score_tables,
     tidy_matrix,
 )
 from metasp.reports.suspects import stream_tables
-from metasp.reports.tables import FORMATS, Table, as_json, terminal
+from metasp.reports.tables import FORMATS, Table, as_json, of_frame, terminal
 
 TABLES = ("scores", "stream", "matrix")
 EXAMPLES = """
@@ -48,8 +50,8 @@ ONLY_FOR = {  # options that other tables would ignore
 
 @click.command(epilog=EXAMPLES)
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--table", type=OneOf(TABLES), default="scores", show_default=True,
-              help="Which table to make.")  # fmt: skip
+@click.option("--table", default="scores", show_default=True,
+              help="Which table to make: scores, stream, matrix, or one of your own.")  # fmt: skip
 @click.option("--format", "form", type=OneOf(["terminal", *FORMATS]), default="terminal",
               show_default=True, help="Format of the output.")  # fmt: skip
 @click.option("--against", help="Row or method that the others are tested against "
@@ -67,6 +69,7 @@ ONLY_FOR = {  # options that other tables would ignore
 @click.option("--export", "export_to", type=click.Path(path_type=Path), metavar="FILE.parquet",
               help="Write the runs as one table instead; `metasp report` and `metasp figures` read "
               "it like a folder of runs.")  # fmt: skip
+@import_option
 @click.option("--json", "as_json_", is_flag=True, help="The same as --format json.")
 def command(
     runs: tuple[Path, ...],
@@ -82,6 +85,8 @@ def command(
     """Show tables of RUNS, which are run directories, tables of exported runs, or folders of them.
     Scores are percent, as means over seeds. Several seeds also give standard deviations and
     p-values."""
+    if table not in (*TABLES, *REPORTS):
+        raise unknown("--table", table, (*TABLES, *REPORTS))
     for name, tables_ in ONLY_FOR.items():
         if table not in tables_ and click.get_current_context().params[name]:
             only = " or ".join(tables_)
@@ -96,6 +101,8 @@ def command(
     tidy = form in ("csv", "json")  # for programs, which want each number once
     if table == "matrix":
         tables = [tidy_matrix(found.records)] if tidy else matrix_tables(found.records)
+    elif table in REPORTS:
+        tables = [of_frame(table, REPORTS[table](frame_of(group(found.records))))]
     elif table == "stream":
         damaged: list[str] = []
         tables = stream_tables(group(found.records), damaged)

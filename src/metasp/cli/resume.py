@@ -10,6 +10,7 @@ from metasp.cli.cluster import on_cluster, worker_options
 from metasp.cli.options import (
     checkpoint_option,
     data_option,
+    import_option,
     json_option,
     keep_option,
     track_option,
@@ -25,6 +26,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("run", type=click.Path(path_type=Path))
+@import_option
 @data_option
 @checkpoint_option
 @keep_option
@@ -49,6 +51,9 @@ def command(
     alone = os.environ.get("WORLD_SIZE", "1") == "1"  # of several processes only the first shows it
     if alone and stored.finished:
         return show_finished(stored, as_json, track)
+    from metasp.plugins import changed_since
+
+    changed_since(stored.path)  # raises where code of the user's own is not imported
     from metasp.experiment import prepare
     from metasp.processes import joined
 

@@ -18,6 +18,7 @@ from metasp.cli.options import (
     checkpoint_option,
     correction_options,
     data_option,
+    import_option,
     json_option,
     keep_option,
     runs_option,
@@ -45,6 +46,7 @@ Examples:
   metasp run --spec my.toml --epochs 20
   metasp run --json > result.json
   metasp run --track tensorboard
+  metasp run --import my_method.py --method my-method
   metasp run --on ray --workers 2
   metasp run --spec RUN/spec.toml --verified verified.csv
 """
@@ -60,6 +62,7 @@ AGAIN = ("data", "checkpoint_seconds", "keep_checkpoints", "track", "as_json", "
     type=click.Path(path_type=Path),
     help="TOML file with settings; flags override it.",
 )
+@import_option
 @spec_options
 @correction_options
 @runs_option
@@ -146,6 +149,7 @@ def execute(
 
 def show_finished(run: "RunDir", as_json: bool, track: Sequence[str]) -> int:
     """Show a run that was finished before, also in the given trackers; torch is not needed."""
+    from metasp.plugins import IMPORTED, changed_since
     from metasp.store.manifest import command_for
 
     console = console_for(as_json)
@@ -155,6 +159,8 @@ def show_finished(run: "RunDir", as_json: bool, track: Sequence[str]) -> int:
         retold(run, callbacks_named(track, run))
     again = command_for(run.path, *typed_again("data"))
     console.print(f"already finished: {run.path} (once more: {again})", soft_wrap=True)
+    for file in changed_since(run.path) if IMPORTED else ():
+        console.print(f"{file} has changed since this run was made", soft_wrap=True)
     show_result(run, as_json, console)
     return 0
 

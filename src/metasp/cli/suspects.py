@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from metasp.cli.options import OWN_FILES, OneOf, data_option, json_option
+from metasp.cli.options import OWN_FILES, OneOf, data_option, import_option, json_option
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.reports.suspects import (
@@ -54,6 +54,7 @@ Examples:
     "--format", "form", type=OneOf(["terminal", "csv", "json"]), default="terminal",
     show_default=True, help="Format of the output.",
 )  # fmt: skip
+@import_option
 @data_option
 @json_option
 def command(

@@ -17,7 +17,13 @@ from metasp.cli.cluster import (
     refuse_torchrun,
     refuse_what_belongs_elsewhere,
 )
-from metasp.cli.options import checkpoint_option, data_option, json_option, runs_option
+from metasp.cli.options import (
+    checkpoint_option,
+    data_option,
+    import_option,
+    json_option,
+    runs_option,
+)
 from metasp.cli.run import stop_on_signal
 from metasp.cli.terminal import typed_again
 from metasp.console import text_console
@@ -46,6 +52,7 @@ AGAIN = ("on", "jobs", "runs", "data", "checkpoint_seconds", "as_json")
     type=click.IntRange(min=1),
     help="Runs at a time on this machine [default: cores // threads of a run].",
 )
+@import_option
 @runs_option
 @data_option
 @checkpoint_option

@@ -10,8 +10,13 @@ def typed(name: str) -> bool:
 
 
 def typed_again(*names: str) -> list[str]:
-    """Those of the options of the present command that were given, to be given once more."""
-    context, words = click.get_current_context(), []
+    """Return those of the options of the present command that were given, and all imports, to be
+    given once more."""
+    from metasp.plugins import IMPORTED
+
+    context, words = click.get_current_context(), list[str]()
+    for file in IMPORTED:
+        words += ["--import", file]
     for option in context.command.params:
         name = option.name or ""
         if not isinstance(option, click.Option) or name not in names:

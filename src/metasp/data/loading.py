@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from metasp.data.catalogue import OWN as OWN_NAMES
 from metasp.data.catalogue import PUBLISHED, Published
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from metasp.data.tables import Tables
 
 FILES = ("csv", "json", "parquet")
-Loader = Callable[[Request, Path | None], Source]
+Loader = Callable[[Request, Path | None], Any]
+"""Reads a benchmark: a `Source`, or arrays (inputs, labels) or (inputs, labels, test_inputs,
+test_labels); without test examples a fifth of each class is held out."""
 
 
 def load_benchmark(spec: RunSpec, data: Path | None = None) -> Benchmark:
@@ -36,6 +38,8 @@ def load_source(spec: RunSpec, data: Path | None) -> Source:
         raise UserError(f"--test FILE goes with {', '.join(FILES)} alone: leave it out.")
     if spec.benchmark in BENCHMARKS:
         source = BENCHMARKS[spec.benchmark](request, data)
+        if not isinstance(source, Source):
+            source = from_arrays(spec.benchmark, source, request)
     elif kind in OWN and name:
         source = OWN[kind](name, request, data)
     elif colon and kind == "python":
@@ -48,6 +52,18 @@ def load_source(spec: RunSpec, data: Path | None) -> Source:
     if spec.labels is None:
         return source
     return with_labels(source, spec.labels, spec.label_column, data)
+
+
+def from_arrays(name: str, content: Any, request: Request) -> Source:
+    """Return the source of the arrays that a function for `BENCHMARKS` gives."""
+    from metasp.data.arrays import array_source
+
+    if not isinstance(content, tuple) or len(content) not in (2, 4):
+        raise UserError(
+            f"benchmark {name!r} must return (inputs, labels), or these and (test_inputs, "
+            "test_labels), in one tuple."
+        )
+    return array_source(name, list(content[::2]), list(content[1::2]), request)
 
 
 def arrays(file: str, request: Request, data: Path | None) -> Source:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from inspect import getdoc, getmodule
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,8 +92,15 @@ def _ours(
     )
 
 
+class Registry(dict[str, Recipe]):
+    """Methods by name; a class alone is put in as its recipe."""
+
+    def __setitem__(self, name: str, method: "Recipe | type[Method]") -> None:
+        super().__setitem__(name, method if isinstance(method, Recipe) else Recipe(method))
+
+
 # fmt: off
-METHODS: dict[str, Recipe] = {
+METHODS = Registry({
     "finetune": _ours("er:Finetune", None, "nothing", "all alike", "0.5",
         "Fine-tuning: SGD on the new data and nothing else; the lower bound."),
     "joint": _ours("er:Joint", None, "all data", "all alike", "0.5",
@@ -162,9 +170,13 @@ METHODS: dict[str, Recipe] = {
         "4.1",
         "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
         "Plasticity.", settings=of.MetaSPSettings, gamma=0.0),
-}
+})
 # fmt: on
-"""How to learn, by name. Add one of your own, and `method=` takes its name."""
+"""How to learn, by name. Add a class of your own, and `method=` takes its name; the entry points
+`metasp.methods` of installed packages are here too."""
+for _point in entry_points(group="metasp.methods"):
+    if _point.attr:  # the others are modules, which are imported with --import's files
+        METHODS.setdefault(_point.name, Recipe(_point.value))
 
 
 INFLUENCE = {"metasp": "metasp", "robust": "metasp-robust"}

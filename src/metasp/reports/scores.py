@@ -1,6 +1,6 @@
 """Tables of scores, of their differences from one row with paired tests, and accuracy matrices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 OURS = "metasp"  # begins the names of the methods of the paper
 MATRIX = ("run", "method", "seed", "trained_task", "tested_task", *SCENARIOS)
+REPORTS: "dict[str, Callable[[pd.DataFrame], pd.DataFrame]]" = {}
+"""Tables of the user's own, for `metasp report --table NAME`: each is computed from all scores, a
+data frame as `frame_of` returns it."""
 Number = dict[str, Any]  # a score of one row with its test and marks, by column name
 Column = tuple[str, int]  # a metric, and the index of a value of the field
 
@@ -33,7 +36,7 @@ def frame_of(groups: Sequence[Group]) -> "pd.DataFrame":
     """Return every score as a data frame, a row for each run, scenario and metric.
 
     Columns: benchmark, memory, data, label, method, seed, scenario, metric and score, which is in
-    percent. This is what a function in `REPORTS` is given."""
+    percent."""
     import pandas as pd
 
     rows = []

@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from metasp.metrics import METRICS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -52,6 +55,20 @@ class Table:
         for row in self.rows:
             kinds.update(cell.best_of for cell in row)
         return kinds.issuperset(COLOURS)
+
+
+def of_frame(title: str, frame: "pd.DataFrame") -> Table:
+    """Return a data frame as a table, floats with two digits and `–` for no value."""
+    frame = frame.astype(object).where(frame.notna(), None)
+    rows, data = [], []
+    for values in frame.to_dict("records"):
+        cells = []
+        for value in values.values():
+            shown = f"{value:z.2f}" if isinstance(value, float) else str(value)
+            cells.append(Cell("–" if value is None else shown))
+        rows.append(tuple(cells))
+        data.append({str(name): value for name, value in values.items()})
+    return Table(title, tuple(map(str, frame.columns)), tuple(rows), tuple(data))
 
 
 def terminal(tables: Sequence[Table]) -> Text:

@@ -6,6 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Protocol
 
+from metasp import plugins
 from metasp.config import fields_with
 from metasp.data import Benchmark, assemble, load_benchmark
 from metasp.errors import UserError
@@ -103,6 +104,7 @@ def order_for(
         "data": str(data.absolute()) if data else None,
         "checkpoint_seconds": checkpoint_seconds,
         "keep_checkpoints": keep_checkpoints,
+        "imports": [*plugins.IMPORTED],
     }
 
 
@@ -114,6 +116,8 @@ def carry_out_order(
 ) -> Update:
     """Make an ordered run happen, alone or with other processes. Returns the last word on it."""
     name, runs = order["name"], Path(order["runs"])
+    plugins.import_packages()
+    plugins.import_files(order["imports"])
     stored = RunDir(runs / name) if (runs / name / "spec.toml").exists() else None
     try:
         experiment = prepare(
