@@ -104,10 +104,9 @@ def parse(words: list[str], complete: bool) -> None:
     click.UsageError. What is not `complete` may leave out arguments and use placeholders
     (RUN, N, …) for values."""
     command: click.Command = app
-    imports = "--import" in words  # the file is the reader's, and so are the names that it adds
-    while "--import" in words:
-        at = words.index("--import")
-        words = words[:at] + words[at + 2 :]
+    if "--import" in words:  # the file is the reader's, and so are the names that it adds
+        assert {word for word in words if word.startswith("--")} <= every_flag()
+        return
     context, rest = click.Context(app, info_name="metasp", **app.context_settings), words[1:]
     try:
         while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
@@ -130,8 +129,7 @@ def parse(words: list[str], complete: bool) -> None:
         if complete or not open_:
             raise
         return
-    if not imports:
-        check_names(command, values)
+    check_names(command, values)
 
 
 def check_names(command: click.Command, values: dict[str, object]) -> None:
