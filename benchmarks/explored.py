@@ -40,20 +40,22 @@ def make_run(folder: Path, size: int) -> RunDir:
         rehearse_last=5, width=16, device="cpu", threads=1, memory=MEMORY,
     )  # fmt: skip
     run, half, random = RunDir(folder / spec.name), size // 2, np.random.default_rng(0)
-    with run.open(spec):
+    with run.open(spec) as writer:
         for task in (0, 1):
             ids = np.arange(task * half, (task + 1) * half)
             kept = memory_of(random.choice((task + 1) * half, min(MEMORY, half), replace=False))
-            run.append(TaskStarted(task, (2 * task, 2 * task + 1), half))
-            run.append(Evaluated(task, True, (task,), (0.1,), (0.5,)))
+            writer.append(TaskStarted(task, (2 * task, 2 * task + 1), half))
+            writer.append(Evaluated(task, True, (task,), (0.1,), (0.5,)))
             tested = tuple(range(task + 1))
-            run.append(Evaluated(task, False, tested, (0.8,) * len(tested), (0.9,) * len(tested)))
+            writer.append(
+                Evaluated(task, False, tested, (0.8,) * len(tested), (0.9,) * len(tested))
+            )
             told = influences(ids, random) if task else {}
-            run.append(TaskFinished(task, kept, told, scores(ids, random)))
-        run.append(RunFinished(2, 3.0))
+            writer.append(TaskFinished(task, kept, told, scores(ids, random)))
+        writer.append(RunFinished(2, 3.0))
         matrix = [[0.8, None], [0.8, 0.8]]
         outcome = {name: {"matrix": matrix, "before": [0.1, 0.1]} for name in SCENARIOS}
-        run.finish({"spec": spec.as_dict(), "seconds": {"total": 3.0}, **outcome})
+        writer.finish({"spec": spec.as_dict(), "seconds": {"total": 3.0}, **outcome})
     return run
 
 

@@ -24,7 +24,8 @@ from metasp.events import Evaluated, StepTaken, TaskFinished
 from metasp.learner import ContinualLearner
 from metasp.methods.context import measured
 from metasp.spec import RunSpec
-from metasp.store.checkpoints import save_checkpoint
+from metasp.store.checkpoints import Checkpoint
+from metasp.store.files import write_atomic
 from metasp.train import Trainer, build_trainer
 from metasp.train.evaluate import evaluate
 from metasp.train.from_spec import complete
@@ -142,7 +143,7 @@ def memory(size: int) -> Seconds:
     with tempfile.TemporaryDirectory() as folder:
         begun = time.process_time()
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        save_checkpoint(Path(folder), arrays, numbers)
+        write_atomic(Path(folder) / "checkpoint", Checkpoint(arrays, numbers).pack())
     return {**found, "checkpoint": time.process_time() - begun}
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from metasp.store import runs_in
-from metasp.store.checkpoints import load_latest
+from metasp.store.checkpoints import newest
 from metasp.train.trainer import Position, Trainer
 from tests.helpers import assert_same_run
 from tests.killing import (
@@ -93,10 +93,10 @@ def killed_in_every_task(runs: Path, arguments: list[str], kinds: list[str]) -> 
             pid = begin(runs, arguments)
             kill(pid, runs, max(aim, checkpoints(runs) + 1), 0.0)
             run = stored(runs)
-            newest = load_latest(run / "checkpoint")[0] if run else None
-            if newest:
-                found |= {part_of(name) for name in newest.arrays if COUNTED_ONLY not in name}
-                found |= newest.numbers.keys()
+            checkpoint = newest(run) if run else None
+            if checkpoint:
+                found |= {part_of(name) for name in checkpoint.arrays if COUNTED_ONLY not in name}
+                found |= checkpoint.numbers.keys()
     finish(begin(runs, arguments), "a run after its kills")
     return found - WITHOUT_EFFECT
 

@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 
 from metasp.experiment import Experiment
 from metasp.store import RunDir
-from metasp.store.checkpoints import Checkpoint, load_latest
+from metasp.store.checkpoints import Checkpoint
+from metasp.store.files import sha256
+from metasp.store.manifest import read_manifest
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,10 +29,19 @@ def final_weights(directory: RunDir) -> dict[str, bytes]:
 
 
 def last_checkpoint(directory: RunDir) -> Checkpoint:
-    found, damaged = load_latest(directory.path / "checkpoint")
-    assert found is not None
-    assert not damaged
-    return found
+    stored = directory.checkpoint()
+    assert stored is not None
+    return stored
+
+
+def list_anew(run: Path) -> None:
+    """Have the manifest of a run list its files as they are now."""
+    manifest = read_manifest(run)
+    paths = [path for path in run.rglob("*.*") if path.suffix in (".json", ".parquet")]
+    for path in paths:
+        if path.name != "manifest.json":
+            manifest.files[path.relative_to(run).as_posix()] = [sha256(path.read_bytes())]
+    manifest.write(run)
 
 
 def timeless(directory: RunDir) -> list[dict]:

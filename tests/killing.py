@@ -20,7 +20,7 @@ import metasp.cli.resume
 import metasp.cli.run  # noqa: F401
 from metasp.cli import main
 from metasp.methods import METHODS
-from metasp.store.checkpoints import load_latest
+from metasp.store.checkpoints import newest
 from metasp.train.optimizers import OPTIMIZERS as KINDS
 from tests.methods.factories import TELLING
 
@@ -68,7 +68,7 @@ def stored(runs: Path) -> Path | None:
 
 def checkpoints(runs: Path) -> int:
     """How many checkpoints were written so far: one after each step, and one after each task."""
-    return max((int(path.stem) for path in runs.glob("*/checkpoint/*.json")), default=0)
+    return max((int(path.stem) for path in runs.glob("*/checkpoint/*.safetensors")), default=0)
 
 
 def command(runs: Path, arguments: list[str]) -> list[str]:
@@ -97,7 +97,7 @@ def over(pid: int) -> bool:
 def last_stored(runs: Path) -> tuple[int, str]:
     """Task and kind of phase of the last step that a run will not have to do again."""
     run = stored(runs)
-    found = load_latest(run / "checkpoint")[0] if run else None
+    found = newest(run) if run else None
     if run is None or found is None:
         return 0, "nothing"
     log = (run / "events.jsonl").read_bytes()[: found.numbers["log"]]

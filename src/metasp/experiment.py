@@ -1,6 +1,8 @@
 """Run one spec and store it: skip what is finished, resume what is not."""
 
+import contextlib
 import hashlib
+import json
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,15 +23,18 @@ from metasp.events import Evaluated, Event, RunFinished, StepTaken, TaskFinished
 from metasp.influence.parallel import Ranks
 from metasp.methods import usual
 from metasp.metrics import SCENARIOS, matrix_of, scores
-from metasp.processes import SharedRunDir, any_of, check_alike, check_same_run
+from metasp.processes import any_of, check_alike, check_same_run, heard
 from metasp.spec import RunSpec
+from metasp.stateful import below, under
 from metasp.store import RunDir
+from metasp.store.checkpoints import Checkpoint
+from metasp.store.writer import RunWriter
 from metasp.train import Trainer, build_trainer
 from metasp.train.from_spec import MakeModel, complete, with_model
 from metasp.train.randomness import OwnRandomness
 
 BESIDE = ("log", "ranks")  # in a checkpoint, beside the position of the engine
-RANDOM = "random/"  # begins the names of what a checkpoint holds of global random streams
+RANDOM = "random"  # begins the names of what a checkpoint holds of global random streams
 
 
 KeepCheckpoints = Literal["last", "task"]
@@ -59,7 +64,8 @@ class Experiment:
 
     @property
     def finished(self) -> bool:
-        return not self.force and self.directory.finished
+        stored = heard(self.ranks, lambda: b"finished" if self.directory.finished else b"")
+        return not self.force and bool(stored)
 
     @property
     def writes(self) -> bool:
@@ -79,15 +85,15 @@ class Experiment:
         self.trainer = trainer = build_trainer(self.spec, self.benchmark, self.ranks, self.model)
         if self.model is not None:
             self._random = OwnRandomness(trainer.learner.streams, trainer.learner.device)
-        with self.directory.open(self.spec, fresh=self.force):
-            self.directory.keep_noise(self.benchmark.flipped)
-            self.directory.keep_trusted(self.benchmark.trusted)
-            self._note_plugins(trainer)
-            self._resume(trainer)
+        with contextlib.ExitStack() as stack:
+            changed = [] if self.force else plugins.changed_since(self.directory.path)
+            writer = self._open(stack, trainer)
+            trainer.learner.notes += [f"{f} has changed since this run began." for f in changed]
             saved = time.monotonic()
             run = trainer.run()
             for event in run if self._random is None else self._random.around(run):
-                self.directory.append(event)
+                if writer is not None:
+                    writer.append(event)
                 yield event
                 if isinstance(event, RunFinished):
                     break
@@ -97,34 +103,43 @@ class Experiment:
                 stopping, due = any_of(self.ranks, self.stop(), due)
                 ended = isinstance(event, TaskFinished)
                 if stopping or due or ended:
-                    self._checkpoint(trainer, keep=ended and self.keep_checkpoints == "task")
+                    self._checkpoint(writer, trainer, ended and self.keep_checkpoints == "task")
                     saved = time.monotonic()
                 if stopping:
                     raise Interrupted
-            if self.writes:
-                self.directory.finish(self._result())
+            if writer is not None:
+                writer.flush()
+                writer.finish(self._result())
 
-    def _resume(self, trainer: Trainer) -> None:
-        found, warnings = self.directory.latest()
-        self.warnings += warnings
-        if found is None:
-            trainer.learner.notes += self.benchmark.source.notes
+    def _open(self, stack: contextlib.ExitStack, trainer: Trainer) -> RunWriter | None:
+        """Open the run where it stands, and bring the trainer there. Returns what writes it, in the
+        process that does."""
+        writer: RunWriter | None = None
+
+        def content() -> bytes | None:
+            nonlocal writer
+            writer = stack.enter_context(self.directory.open(self.spec, fresh=self.force))
+            writer.keep("noise.parquet", self.benchmark.flipped)
+            writer.keep("trusted.parquet", self.benchmark.trusted)
+            if plugins.IMPORTED:
+                writer.keep_file(plugins.STORED, json.dumps(plugins.IMPORTED, indent=1).encode())
+            stored, warnings = writer.resume()
+            self.warnings += warnings
+            return stored
+
+        stored = heard(self.ranks, content)
+        if stored:
+            self._restore(trainer, Checkpoint.parse(stored))
         else:
-            numbers = {k: v for k, v in found.numbers.items() if k not in BESIDE}
-            self._compare_ranks(trainer, found.numbers.get("ranks", 1))
-            tensors = {k: torch.from_numpy(v) for k, v in found.arrays.items()}
-            trainer.restore(tensors, numbers)
-            if self._random is not None:
-                own = {k: t for k, t in tensors.items() if k.startswith(RANDOM)}
-                self._random.restore({k.removeprefix(RANDOM): t for k, t in own.items()})
+            trainer.learner.notes += self.benchmark.source.notes
+        return writer
 
-    def _note_plugins(self, trainer: Trainer) -> None:
-        """Store which files of the user's own code were imported; note those that have changed."""
-        path = self.directory.path
-        for file in () if self.force else plugins.changed_since(path):
-            trainer.learner.notes.append(f"{file} has changed since this run began.")
-        if self.writes:
-            plugins.store_imported(path)
+    def _restore(self, trainer: Trainer, stored: Checkpoint) -> None:
+        self._compare_ranks(trainer, stored.numbers.get("ranks", 1))
+        tensors = {name: torch.from_numpy(array) for name, array in stored.arrays.items()}
+        trainer.restore(tensors, {k: v for k, v in stored.numbers.items() if k not in BESIDE})
+        if self._random is not None:
+            self._random.restore(below(RANDOM, tensors))
 
     def _compare_ranks(self, trainer: Trainer, before: int) -> None:
         """Note that the run goes on with another number of processes."""
@@ -135,15 +150,16 @@ class Experiment:
                 "numbers up to rounding, no longer the same bits."
             )
 
-    def _checkpoint(self, trainer: Trainer, keep: bool) -> None:
+    def _checkpoint(self, writer: RunWriter | None, trainer: Trainer, keep: bool) -> None:
         tensors, numbers = trainer.state()
         if self._random is not None:
-            tensors |= {f"{RANDOM}{name}": t for name, t in self._random.state().items()}
+            tensors |= under(RANDOM, self._random.state())
         if self.ranks is not None:
             numbers["ranks"] = self.ranks.size
             check_alike(self.ranks, tensors)
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-        self.directory.checkpoint(arrays, numbers, keep)
+        if writer is not None:
+            arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+            writer.checkpoint(arrays, numbers, keep)
 
     def _result(self) -> dict[str, Any]:
         result = summarise(self.directory.events())
@@ -195,8 +211,7 @@ def prepare(
     ranks = options.get("ranks")
     if ranks is not None:
         check_same_run(ranks, done.name)
-    path = stored.path if stored else runs / done.name
-    directory = RunDir(path) if ranks is None else SharedRunDir(path, ranks)
+    directory = stored or RunDir(runs / done.name)
     return Experiment(done, benchmark, directory, model=model, **options)
 
 

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from metasp.errors import UserError, or_user_error
-from metasp.store.files import write_atomic
+from metasp.store.manifest import stored_content
 
 GROUP = "metasp.methods"
 STORED = "plugins.json"  # in a run directory
@@ -59,21 +59,10 @@ def import_files(files: Iterable[str | Path]) -> None:
         IMPORTED[str(path)] = hashlib.sha256(content).hexdigest()
 
 
-def store_imported(run: Path) -> None:
-    """Store in a run directory which files were imported."""
-    if IMPORTED:
-        write_atomic(run / STORED, json.dumps(IMPORTED, indent=1).encode())
-
-
 def changed_since(run: Path) -> list[str]:
     """Return the files of a stored run that have changed since; raise where one is not imported."""
-    path = run / STORED
-    if not path.is_file():
-        return []
-    try:
-        stored = {str(file): str(digest) for file, digest in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"cannot read {path}: {error}.") from error
+    content = stored_content(run, STORED)
+    stored: dict[str, str] = {} if content is None else json.loads(content)
     names = {Path(imported).name for imported in IMPORTED}
     missing = [file for file in stored if Path(file).name not in names]
     if missing:

@@ -1,42 +1,33 @@
-"""One run on many processes: how they meet, and who writes the run."""
+"""One run on many processes: how they meet, what they compare, and what the first one does."""
 
 import atexit
 import contextlib
-import json
 import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
-from safetensors.numpy import load as parse_tensors
-from safetensors.numpy import save as pack_tensors
-from safetensors.torch import load as unpack_torch
-from safetensors.torch import save as pack_torch
+from safetensors.torch import load as unpack
+from safetensors.torch import save as pack
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.events import Event
 from metasp.influence.parallel import AFTER_THE_LAST, Like, Ranks, others_alive
-from metasp.spec import RunSpec
-from metasp.store import RunDir
-from metasp.store.checkpoints import Arrays, Checkpoint
 
-FOUND, FAILED = b"+", b"-"  # how what the first process says begins
-APART = (
+DONE, FAILED = b"+", b"-"  # begin the messages of the first process
+DIFFERENT = (
     "the processes of this run no longer hold the same numbers, so nothing more is stored: "
     "start it again on machines of one kind, to go on from its last checkpoint."
 )
-MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun says it
+MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 
 
 def joined() -> Ranks | None:
-    """The processes that were started together with this one, by torchrun or by whoever made a
-    process group; None where it is alone."""
+    """Return the processes that were started together with this one, by torchrun or by a process
+    group that exists; None where it is alone."""
     if not dist.is_available():
         return None
     if not dist.is_initialized():
@@ -50,8 +41,8 @@ def joined() -> Ranks | None:
 
 
 def leave() -> None:
-    """Part from the other processes once all have come to the end: one that leaves early can abort
-    the threads of the others."""
+    """Leave the other processes once all have come to the end: one that leaves early can abort the
+    threads of the others."""
     if dist.is_available() and dist.is_initialized():
         with others_alive():
             dist.barrier()
@@ -60,15 +51,15 @@ def leave() -> None:
 
 
 def _leave_at_exit() -> None:
-    """Part at the end of a program that has not done so. One that ends by an error does not wait
-    for the others, which may be waiting for something else of it."""
+    """Leave at the end of a program that has not done so. One that ends by an error does not wait
+    for the others, which may be waiting for another message of it."""
     if not hasattr(sys, "last_value"):
         with contextlib.suppress(UserError, RuntimeError):
             leave()
 
 
 def any_of(ranks: Ranks | None, *flags: bool) -> list[bool]:
-    """Each flag: whether any process has raised it."""
+    """Return for each flag whether any process has raised it."""
     if ranks is None:
         return list(flags)
     raised = torch.tensor(flags).float()
@@ -87,7 +78,7 @@ def check_same_run(ranks: Ranks, name: str) -> None:
         )
 
 
-def check_alike(ranks: Ranks, tensors: Mapping[str, Tensor], otherwise: str = APART) -> None:
+def check_alike(ranks: Ranks, tensors: Mapping[str, Tensor], otherwise: str = DIFFERENT) -> None:
     """Raise unless all processes have the same bits."""
     digest = 0
     for name in sorted(tensors):
@@ -105,100 +96,21 @@ def as_the_first(ranks: Ranks, model: nn.Module) -> None:
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     own = {name: t.detach().cpu().contiguous().clone() for name, t in named.items()}
     with torch.no_grad():
-        for name, tensor in unpack_torch(ranks.hear(pack_torch(own))).items():
+        for name, tensor in unpack(ranks.hear(pack(own))).items():
             named[name].copy_(tensor)
 
 
 def heard(ranks: Ranks | None, work: Callable[[], bytes | None]) -> bytes:
-    """What the first process finds or does, or the mistake that it met, for all of them."""
+    """Return to all processes what the first one reads or does, or raise its mistake in all."""
     if ranks is None:
         return work() or b""
-    said = b""
+    message = b""
     if ranks.rank == 0:
         try:
-            said = FOUND + (work() or b"")
+            message = DONE + (work() or b"")
         except UserError as error:
-            said = FAILED + str(error).encode()
-    said = ranks.hear(said)
-    if said.startswith(FAILED):
-        raise UserError(said[len(FAILED) :].decode())
-    return said[len(FOUND) :]
-
-
-class SharedRunDir(RunDir):
-    """A run directory that the first process reads and writes; the others hear what it found."""
-
-    def __init__(self, path: Path, ranks: Ranks) -> None:
-        super().__init__(path)
-        self.ranks = ranks
-        self._writing = False  # while the first process is at work alone
-
-    @contextlib.contextmanager
-    def open(self, spec: RunSpec, fresh: bool = False) -> Iterator[None]:
-        with contextlib.ExitStack() as held:
-            self._heard(lambda: held.enter_context(RunDir.open(self, spec, fresh)) and None)
-            yield
-
-    def result(self) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._heard(super().result)
-        return found
-
-    def latest(self) -> tuple[Checkpoint | None, list[str]]:
-        arrays: Arrays = {}
-
-        def look() -> dict[str, Any]:
-            found, warnings = RunDir.latest(self)
-            if found is None:
-                return {"numbers": None, "warnings": warnings}
-            arrays.update(found.arrays)
-            return {"number": found.number, "numbers": found.numbers, "warnings": warnings}
-
-        said = self._heard(look)
-        content = self.ranks.hear(pack_tensors(arrays) if arrays else b"")
-        if said["numbers"] is None:
-            return None, []
-        found = Checkpoint(said["number"], parse_tensors(content), said["numbers"])
-        return found, said["warnings"] if self.first else []
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the process that writes."""
-        return self.ranks.rank == 0
-
-    def append(self, event: Event) -> None:
-        self._alone(lambda: RunDir.append(self, event))
-
-    def checkpoint(self, arrays: Arrays, numbers: dict[str, Any], keep: bool = False) -> None:
-        self._alone(lambda: RunDir.checkpoint(self, arrays, numbers, keep))
-
-    def keep_noise(self, flipped: Mapping[str, Sequence[Any]]) -> None:
-        self._alone(lambda: RunDir.keep_noise(self, flipped))
-
-    def keep_trusted(self, trusted: Mapping[str, Sequence[Any]]) -> None:
-        self._alone(lambda: RunDir.keep_trusted(self, trusted))
-
-    def finish(self, result: Mapping[str, Any]) -> None:
-        self._alone(lambda: RunDir.finish(self, result))
-
-    def _alone(self, work: Callable[[], None]) -> None:
-        """Let the first process do it, which may then ask the directory without being heard."""
-        if self.first:
-            self._writing = True
-            try:
-                work()
-            finally:
-                self._writing = False
-
-    def _heard(self, look: Callable[[], Any]) -> Any:
-        """What the first process finds, in plain values, or the mistake that it met, for all."""
-        if self._writing:
-            return look()
-
-        def alone() -> bytes:
-            try:
-                self._writing = True
-                return json.dumps(look()).encode()
-            finally:
-                self._writing = False
-
-        return json.loads(heard(self.ranks, alone))
+            message = FAILED + str(error).encode()
+    message = ranks.hear(message)
+    if message.startswith(FAILED):
+        raise UserError(message[len(FAILED) :].decode())
+    return message[len(DONE) :]

@@ -11,7 +11,6 @@ from metasp.errors import UserError
 from metasp.experiment import Interrupted
 from metasp.reports.explorer import build_page
 from metasp.store import RunDir
-from metasp.store.checkpoints import load_latest
 from metasp.store.files import locked
 from metasp.store.forget import cleared
 from metasp.store.manifest import read_manifest
@@ -36,7 +35,7 @@ def ids_everywhere(directory: RunDir) -> dict[str, set[int]]:
         str(path.relative_to(directory.path)): set(pq.read_table(path)["id"].to_pylist())
         for path in directory.path.rglob("*.parquet")
     }
-    latest, _ = load_latest(directory.path / "checkpoint")
+    latest = directory.checkpoint()
     for name, array in latest.arrays.items():
         if name.endswith("ids"):
             found[name] = set(array.tolist())
@@ -65,7 +64,7 @@ def test_list_and_forget_in_a_finished_run(tiny, capsys):
     assert done["from_memory"] == len(gone)
     for name, ids in ids_everywhere(directory).items():
         assert not ids & gone, name
-    assert len(list((directory.path / "checkpoint").glob("*.json"))) == 1
+    assert len(list((directory.path / "checkpoint").glob("*.safetensors"))) == 1
     listed = call(capsys, "memory", "list", directory.path)
     assert {row["id"] for row in listed["memory"]} == held - gone
     assert listed["forgotten"] == sorted(gone)
@@ -97,7 +96,7 @@ def test_an_erasure_cut_short_is_finished_before_anything_is_shown(tiny, monkeyp
     directory = finish(tiny(method="er"))
     held = directory.memory()["id"]
     with monkeypatch.context() as patch:
-        patch.setattr("metasp.store.forget._erase_from_checkpoints", cut_short)
+        patch.setattr("metasp.store.forget.cleared", cut_short)
         with pytest.raises(KeyboardInterrupt):
             directory.forget(held[:3])
     assert set(held[:3]) <= set(directory.memory()["id"])

@@ -7,7 +7,7 @@ import pytest
 
 from metasp.cli import main
 from metasp.store import RunDir
-from tests.helpers import finish
+from tests.helpers import finish, list_anew
 
 SHORT = ["--epochs", "1", "--limit-per-class", "4", "--threads", "1", "--memory", "20"]
 SMALL = ["--backbone", "resnet18", "--width", "2"]
@@ -69,7 +69,7 @@ RESULTS = ["{}", '{"class_il": 3}', '{"class_il": {"A_inf": null}, "task_il": {}
 def test_a_garbled_result_is_said_and_listed_as_damaged(content, tiny, capsys):
     run = finish(tiny()).path
     (run / "result.json").write_text(content)
-    (run / "manifest.json").unlink()
+    list_anew(run)
     code, text = told(capsys, "resume", run)
     assert (code, len(text.splitlines())) == (2, 1)
     assert "is missing or malformed" in text
@@ -97,7 +97,7 @@ def test_a_result_of_the_wrong_content_is_one_sentence(part, value, tiny, capsys
         where = where[key]
     where[part[-1]] = value
     (run / "result.json").write_text(json.dumps(result))
-    (run / "manifest.json").unlink()
+    list_anew(run)
     for command in ("resume", "explore"):
         code, text = told(capsys, command, run)
         assert (code, len(text.splitlines())) == (2, 1)

@@ -26,8 +26,7 @@ from metasp.experiment import Experiment, prepare
 from metasp.memory import Memory
 from metasp.spec import RunSpec
 from metasp.store import RunDir, runs_in
-from metasp.store.checkpoints import load_latest
-from metasp.store.forget import memory_of
+from metasp.store.checkpoints import newest
 from metasp.types import Batch
 from tests.data.factories import noise_picture, png, write_parquet
 from tests.helpers import assert_same_run, finish, last_checkpoint, timeless
@@ -164,7 +163,7 @@ def killed_at(runs: Path, process: "subprocess.Popen[bytes]", before: Place) -> 
 
 def stored_place(runs: Path) -> Place | None:
     for folder in runs.glob("*/checkpoint"):
-        found, _ = load_latest(folder)
+        found = newest(folder.parent)
         if found is not None:
             return tuple(found.numbers[name] for name in ("task", "epoch", "step"))
     return None
@@ -260,7 +259,7 @@ class TestMemory:
         directory.forget([gone])
         files = [path for path in directory.path.rglob("*") if path.is_file()]
         assert not any(trace in path.read_bytes() for path in files)
-        listed = memory_of(directory.path)
+        listed = directory.memory()
         assert gone not in listed["id"]
         assert len(listed["id"]) == 9
         assert set(listed) == {"slot", "id", "label", "task", "entered", "influence", "pinned"}

@@ -58,7 +58,7 @@ def test_a_method_of_one_file_and_one_line_has_all_that_others_have(package):
     (whole,) = (package / "whole").glob("split-digits-mine-*")
     process, cut = command(package, "run", *small, "--runs", "cut"), package / "cut" / whole.name
     until = time.monotonic() + 120
-    while not list(cut.glob("checkpoint/*.json")) and time.monotonic() < until:
+    while not list(cut.glob("checkpoint/*.safetensors")) and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from metasp.learner import ContinualLearner
-from metasp.train.randomness import packed, unpacked
+from metasp.train.randomness import OwnRandomness
+from metasp.types import Streams
 from tests.learner.factories import everything, net, pair
 
 
@@ -91,12 +92,13 @@ def test_a_task_given_up_gives_its_draws_back():
 @pytest.mark.parametrize("draws", [0, 1, 2])
 def test_a_normal_number_held_back_is_stored_too(draws):
     """Both generators make normal numbers in pairs, and keep the second."""
-    one, two = random.Random(3), np.random.RandomState(3)
-    for _ in range(draws):
-        one.gauss(0, 1), two.normal()
-    python, numpy = unpacked(packed(one.getstate(), two.get_state()))
-    other, another = random.Random(), np.random.RandomState()
-    other.setstate(python)
-    another.set_state(numpy)
-    assert [one.gauss(0, 1) for _ in range(3)] == [other.gauss(0, 1) for _ in range(3)]
-    assert [two.normal() for _ in range(3)] == [another.normal() for _ in range(3)]
+    cpu = torch.device("cpu")
+    own, again = (OwnRandomness(Streams(seed), cpu) for seed in (3, 4))
+
+    def drawn(randomness, count):
+        with randomness.used():
+            return [(random.gauss(0, 1), float(np.random.normal())) for _ in range(count)]
+
+    drawn(own, draws)
+    again.restore(own.state())
+    assert drawn(own, 3) == drawn(again, 3)

@@ -93,28 +93,30 @@ def make_run(
     spec = RunSpec(**{**COMPLETE, "seed": seed, **changes})
     run = RunDir(folder / spec.name)
     matrix = [[0.9, None], [0.7, 0.8]]
-    with run.open(spec):
-        run.append(TaskStarted(0, (0, 1), size))
-        run.append(Evaluated(0, True, (0,), (0.1,), (0.5,)))
-        run.append(Evaluated(0, False, (0,), (0.9,), (0.95,)))
+    with run.open(spec) as writer:
+        writer.append(TaskStarted(0, (0, 1), size))
+        writer.append(Evaluated(0, True, (0,), (0.1,), (0.5,)))
+        writer.append(Evaluated(0, False, (0,), (0.9,), (0.95,)))
         told = [{}, {}]
         if scores:
             for task in (0, 1):
                 ids = list(range(task * size, (task + 1) * size))
                 labels = [2 * task + i % 2 for i in ids]
                 told[task] = made_scores(ids, labels, seed + task)
-        run.append(TaskFinished(0, made_memory(list(range(20)), 0), {}, told[0]))
-        run.append(TaskStarted(1, (2, 3), size))
+        writer.append(TaskFinished(0, made_memory(list(range(20)), 0), {}, told[0]))
+        writer.append(TaskStarted(1, (2, 3), size))
         if finish:
             columns = made_influence(size, seed) if influence else {}
-            run.append(Evaluated(1, True, (1,), (0.0,), (0.5,)))
-            run.append(Evaluated(1, False, (0, 1), (0.7, 0.8), (0.9, 0.9)))
-            run.append(TaskFinished(1, made_memory(list(range(10, 30)), 1), columns, told[1]))
-            run.append(RunFinished(2, 3.0))
+            writer.append(Evaluated(1, True, (1,), (0.0,), (0.5,)))
+            writer.append(Evaluated(1, False, (0, 1), (0.7, 0.8), (0.9, 0.9)))
+            writer.append(TaskFinished(1, made_memory(list(range(10, 30)), 1), columns, told[1]))
+            writer.append(RunFinished(2, 3.0))
             result = {name: {"matrix": matrix, "before": [0.1, 0.0]}
                       for name in ("class_il", "task_il")}  # fmt: skip
             about = {"class_names": list(NAMES), "seconds": {"total": 3.0}}
-            run.finish({"spec": spec.as_dict(), **about, **result})
+            writer.finish({"spec": spec.as_dict(), **about, **result})
+        else:
+            writer.checkpoint({}, {})
     return run
 
 

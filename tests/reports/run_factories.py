@@ -53,8 +53,8 @@ def result_of(spec: RunSpec, level: float, version: str = "0.1.0", tasks: int = 
 def make_run(runs: Path, level: float = 0.5, version: str = "0.1.0", **changes) -> Path:
     spec = spec_of(**changes)
     run = RunDir(runs / spec.name)
-    with run.open(spec):
-        run.finish(result_of(spec, level, version))
+    with run.open(spec) as writer:
+        writer.finish(result_of(spec, level, version))
     return run.path
 
 

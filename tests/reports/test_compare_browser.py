@@ -9,6 +9,7 @@ import pytest
 from metasp.corrections import Corrections, read_corrections
 from metasp.reports.explorer import Missing
 from metasp.reports.suspects import read_scores
+from tests.helpers import list_anew
 from tests.reports.page_factories import NAMES, made_influence, made_pictures, make_run
 
 pytestmark = pytest.mark.slow
@@ -72,8 +73,7 @@ def test_two_runs_side_by_side(opened, tmp_path):
 def test_compare_says_what_was_corrected_and_whose_label_looks_otherwise(opened, tmp_path):
     said = {"exclude": (3,), "relabel": ((5, 0),), "verified": ((4, 1),)}
     runs = [make_run(tmp_path, scores=True), make_run(tmp_path, seed=2, scores=True, **said)]
-    with runs[1].open(runs[1].spec()):
-        runs[1].keep_trusted({"task": [0, 0], "id": [4, 6], "label": [1, 0]})
+    runs[1].attach("trusted.parquet", pa.table({"task": [0, 0], "id": [4, 6], "label": [1, 0]}))
     view = opened(runs, made_pictures(60))
     view.tab("compare")
     each = "e => [+e.dataset.id, e.querySelector('.tile-note').textContent]"
@@ -109,7 +109,7 @@ def test_the_page_says_when_its_own_measure_is_dirty(opened, tmp_path):
     tasks = [0 if label < 2 else 1 for label in held["label"].to_pylist()]
     held = held.set_column(held.column_names.index("task"), "task", pa.array(tasks))
     pq.write_table(held.append_column("pinned", pa.array([True] * len(held))), path)
-    (run.path / "manifest.json").unlink()  # which has the digest of the former table
+    list_anew(run.path)
     view = opened([run], made_pictures(60))
     assert not view.page.is_visible("#banner")
     assert "Measured against the run’s" in view.page.inner_text("#panel-map")

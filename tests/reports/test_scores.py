@@ -11,6 +11,7 @@ from metasp.reports.groups import as_published, group
 from metasp.reports.notes import Comparison
 from metasp.reports.runs import gather
 from metasp.reports.scores import difference_tables, score_tables
+from tests.helpers import list_anew
 from tests.reports.run_factories import make_run
 
 
@@ -207,7 +208,7 @@ def test_a_default_is_what_it_was_when_the_run_was_made(tmp_path):
     result = json.loads((run / "result.json").read_text())
     result["defaults"]["method.candidates"] = 7
     (run / "result.json").write_text(json.dumps(result))
-    (run / "manifest.json").unlink()
+    list_anew(run)
     assert labels(tmp_path) == [["mir"]]
 
 
@@ -246,9 +247,9 @@ def test_versions_are_footnoted_where_they_differ(tmp_path):
 def test_a_run_of_changed_code_is_footnoted_within_a_version(tmp_path):
     for name, code in (("er", "aaa"), ("gem", "bbb")):
         file = make_run(tmp_path, method=name) / "result.json"
-        (file.parent / "manifest.json").unlink()
         result = json.loads(file.read_text())
         file.write_text(json.dumps({**result, "environment": {"metasp": "0.1.0", "code": code}}))
+        list_anew(file.parent)
     assert any("0.1.0+aaa: er; 0.1.0+bbb: gem" in note for note in tables_of(tmp_path)[0].notes)
 
 

@@ -18,7 +18,7 @@ from metasp.cli import main
 from metasp.data import load_source
 from metasp.data.origin import origins_of
 from metasp.spec import RunSpec
-from metasp.store.run_tables import INFLUENCE, NOISE
+from metasp.store.tables import INFLUENCE, NOISE
 from metasp.suspects import quality, score_examples
 
 

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -353,8 +354,8 @@ def test_another_site_cannot_save(browser, run):
 
 def test_what_is_known_is_shown_only_when_asked_for(browser, tmp_path):
     run = make_run(tmp_path, scores=True, label_noise=0.1)
-    with run.open(run.spec()):
-        run.keep_noise({"task": [0, 0], "id": [4, 5], "label": [0, 1], "true_label": [1, 0]})
+    noise = {"task": [0, 0], "id": [4, 5], "label": [0, 1], "true_label": [1, 0]}
+    run.attach("noise.parquet", pa.table(noise))
     path = tmp_path / "page.html"
     path.write_bytes(build_page([run], made_pictures(60)).content)
     view = Opened(browser, path)

@@ -6,7 +6,7 @@ import torch
 
 from metasp.errors import UserError
 from metasp.example_stats import TrainingStats
-from metasp.store.checkpoints import load_checkpoint, load_latest, numbers_in
+from metasp.store.checkpoints import Checkpoint
 from metasp.store.forget import LAST, cleared
 from metasp.store.manifest import read_manifest
 from tests.helpers import finish
@@ -32,13 +32,13 @@ def test_no_byte_of_a_forgotten_example_stays(tiny, method):
     latest = max(folder.glob("*.safetensors")).read_bytes()
     (folder / "999999.safetensors").write_bytes(latest)
     (folder / ".000001.safetensors.0123.tmp").write_bytes(latest)
-    found, _ = load_latest(folder)
+    found = directory.checkpoint()
     slots = [0, 7, 19]
     kept_by_methods = [ids[:1] for name, ids in found.arrays.items() if name.endswith("s_ids")]
     gone = np.concatenate([found.arrays["memory/ids"][slots], *kept_by_methods])
     traces = []
-    for number in numbers_in(folder):
-        arrays = load_checkpoint(folder, number).arrays
+    for path in folder.glob("0*.safetensors"):
+        arrays = Checkpoint.parse(path.read_bytes()).arrays
         of_slots = [
             name for name in arrays if name.startswith("memory/") and len(arrays[name]) == 20
         ]
@@ -56,7 +56,7 @@ def test_no_byte_of_a_forgotten_example_stays(tiny, method):
     assert len(holding()) == 4
     directory.forget(gone.tolist())
     assert holding() == set()
-    left, _ = load_latest(folder)
+    left = directory.checkpoint()
     forgotten = np.isin(found.arrays["memory/ids"], gone)
     assert forgotten[slots].all()
     for name in of_slots:

@@ -78,7 +78,7 @@ def wait_for(question, seconds: float = 120.0) -> None:
 
 
 def checkpoints(folder: Path) -> set[Path]:
-    return {path.parent.parent for path in folder.glob("*/checkpoint/*.json")}
+    return {path.parent.parent for path in folder.glob("*/checkpoint/*.safetensors")}
 
 
 def alive(pid: int) -> bool:

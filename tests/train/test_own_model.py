@@ -12,7 +12,7 @@ from metasp.events import StepTaken
 from metasp.experiment import Interrupted, prepare
 from metasp.spec import RunSpec
 from metasp.store import open_run
-from metasp.store.checkpoints import load_latest
+from metasp.store.checkpoints import newest
 
 SETTINGS = {"tasks": 2, "epochs": 2, "limit_per_class": 20, "memory": 20, "threads": 1}
 
@@ -38,7 +38,7 @@ def run(place, make=Net, **settings):
 
 
 def weights(path):
-    found, _ = load_latest(Path(path) / "checkpoint")
+    found = newest(Path(path))
     return {k: v.tobytes() for k, v in found.arrays.items() if k.startswith(("model/", "memory/"))}
 
 

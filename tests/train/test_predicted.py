@@ -18,7 +18,7 @@ def test_it_is_what_the_stored_model_says(tiny):
     run = finish(experiment)
     table = pq.read_table(run.path / "influence.parquet").to_pydict()
     trainer = build_trainer(experiment.spec, experiment.benchmark)
-    trainer.restore({k: torch.from_numpy(v) for k, v in run_latest(run).arrays.items()}, {})
+    trainer.restore({k: torch.from_numpy(v) for k, v in run.checkpoint().arrays.items()}, {})
     source = experiment.benchmark.source
     model = trainer.learner.model.eval()
     row = {int(i): at for at, i in enumerate(source.ids)}
@@ -31,12 +31,6 @@ def test_it_is_what_the_stored_model_says(tiny):
     assert (ours == logits.argmax(1).numpy()).mean() > 0.99
     early = {table["predicted"][at] for at, task in enumerate(table["task"]) if task == 1}
     assert early <= {0, 1, 2, 3}, "a class not seen yet is never given"
-
-
-def run_latest(run):
-    from metasp.store.checkpoints import load_latest
-
-    return load_latest(run.path / "checkpoint")[0]
 
 
 def test_looking_leaves_no_trace(tiny, monkeypatch):

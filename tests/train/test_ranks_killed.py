@@ -37,7 +37,7 @@ def finished(count: int, folder, *more: str) -> str:
 
 
 def checkpoints(folder) -> int:
-    return max((int(path.stem) for path in folder.glob("*/checkpoint/*.json")), default=0)
+    return max((int(path.stem) for path in folder.glob("*/checkpoint/*.safetensors")), default=0)
 
 
 def killed(process: subprocess.Popen, folder, rank: int) -> bytes:

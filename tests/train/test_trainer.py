@@ -7,7 +7,6 @@ from metasp.errors import Diverged, UserError
 from metasp.events import Evaluated, StepTaken, TaskFinished
 from metasp.experiment import Interrupted
 from metasp.methods.base import batch_bounds
-from metasp.store.checkpoints import load_latest
 from metasp.train import build_trainer
 from metasp.train.evaluate import best_of, evaluate
 from metasp.train.optimizers import LearningRate
@@ -134,8 +133,7 @@ def test_a_loss_that_explodes_is_named(tiny):
     experiment = tiny(lr=1e18, options={"checkpoint_seconds": 0.0})
     with pytest.raises(Diverged, match=r"task 1, epoch 1, step \d+: try a smaller --lr"):
         finish(experiment)
-    found, damaged = load_latest(experiment.directory.path / "checkpoint")
-    assert not damaged
+    found = experiment.directory.checkpoint()
     assert found is None or all(
         torch.from_numpy(v).isfinite().all() for k, v in found.arrays.items() if "model" in k
     )

@@ -11,7 +11,6 @@ from metasp.errors import UserError
 from metasp.reports.figures import COLOURS, Drawing, canvas, legend_right, line_look, slug
 from metasp.reports.groups import Configuration, Group
 from metasp.store import RunDir
-from metasp.store.run_tables import influence_of
 
 HELPS, HURTS = COLOURS[0], COLOURS[1]
 MEASURES = {"stability": "S", "plasticity": "P", "fused": "SP"}
@@ -44,7 +43,7 @@ def from_runs(
 
 def influences(run: RunDir) -> pd.DataFrame | None:
     """Return every measured influence of a run: task, source, measure and value."""
-    table = influence_of(run.path, ["task", "source", *MEASURES])
+    table = run.influence_of(["task", "source", *MEASURES])
     if table is None:
         return None
     frame: pd.DataFrame = table.to_pandas()

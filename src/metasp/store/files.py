@@ -2,9 +2,9 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,38 +18,43 @@ def writing(path: Path) -> contextlib.AbstractContextManager[None]:
     return or_user_error(f"cannot write to {path}", remedy)
 
 
-def own_only(run: Path) -> None:
-    """What a run writes in place or clears out must be its own: a link could name any file or
-    folder of ours, and a pipe would keep us waiting."""
-    for path in (run / name for name in ("events.jsonl", "checkpoint", "memory", "scores")):
-        if path.is_symlink() or path.is_fifo():
-            raise UserError(
-                f"{path} is a link or a pipe, and a run writes only to its own files: put what "
-                "belongs there in its place, or delete it."
-            )
-
-
 def content_of(path: Path) -> bytes:
-    """The content of a stored file; a pipe would keep us waiting, and a device may never end."""
+    """Read a stored file. A pipe would block, and a device may never end: neither is read."""
     if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     return path.read_bytes()
 
 
 def write_atomic(path: Path, content: bytes, listed_later: bool = False) -> None:
-    """Replace a file in one step that survives a crash at any moment. One that only counts when a
-    file written later lists it need not wait for its folder: that one's writing orders both."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "wb") as file:
+    """Replace a file in one step that survives a crash at any moment.
+
+    What a killed process left of an earlier attempt is overwritten. With `listed_later` the rename
+    becomes durable with that of a file that is written later to the same folder or lists it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with os.fdopen(_locked_alone(temporary), "wb") as file:
+        try:
+            file.truncate()
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        if not listed_later:
-            sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+            os.replace(temporary, path)  # while it is locked
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    if not listed_later:
+        sync_folder(path.parent)
+
+
+def _locked_alone(path: Path) -> int:
+    """Open a temporary file, never through a link, once no other process is writing it."""
+    while True:
+        handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.lstat(path)):
+                return handle
+        os.close(handle)  # another process has put it in its place meanwhile
 
 
 def sync_folder(folder: Path) -> None:
@@ -68,25 +73,25 @@ def sha256(content: bytes) -> str:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file for this process alone; the system frees it when the process ends. It is
-    never reached through a link, which could name any file of ours."""
+    never reached through a link, which could name any file of the user's."""
     from filelock import FileLock, Timeout  # only those who write need it
 
     lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False, on_acquired=_sign)
     with writing(path):
         try:
-            held = lock.acquire()
+            lock.acquire()
         except Timeout:
-            held = None
-    if held is None:
-        owner = path.read_text(errors="replace")[:32].strip() or "unknown"
-        raise UserError(
-            f"another process (pid {owner}) is writing {path.parent}: wait for it, or stop it."
-        )
-    with held:
+            owner = path.read_text(errors="replace")[:32].strip() or "unknown"
+            raise UserError(
+                f"another process (pid {owner}) is writing {path.parent}: wait for it, or stop it."
+            ) from None
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _sign(handle: int) -> None:
-    """Say in a lock file who holds it."""
+    """Write the process id into a lock file."""
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)

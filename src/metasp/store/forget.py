@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +10,24 @@ import numpy as np
 import pyarrow as pa
 
 from metasp.errors import UserError
-from metasp.store.checkpoints import (
-    Arrays,
-    drop_checkpoint,
-    listed,
-    load_latest,
-    name_of,
-    numbers_in,
-    save_checkpoint,
-)
+from metasp.store.checkpoints import Arrays, Checkpoint, name_of, newest, number_of
 from metasp.store.files import content_of, sha256, write_atomic
-from metasp.store.manifest import MANIFEST, Manifest, check_files, damaged, read_manifest
-from metasp.store.run_tables import VERDICTS, packed
+from metasp.store.manifest import (
+    CHECKPOINTS,
+    MANIFEST,
+    Manifest,
+    damaged,
+    read_manifest,
+    stored_content,
+)
+from metasp.store.tables import VERDICTS, packed
+from metasp.store.writer import drop_unlisted_checkpoints
 
 LAST = int(np.iinfo(np.int64).max)  # the largest id
 SLOTS, COUNTERS = "memory/ids", "memory/counters"  # all else below memory/ has a row per slot
 # But for encoded pictures, which are end to end, with a row per slot of where each is.
 PICTURES, PLACES = "memory/inputs['encoded']", "memory/inputs['places']"
-STATS = ("influence_stats/", "training_stats/", "method/", "weigh/")  # have a row per id of `…/ids`
 EMPTY = -1  # the id in an empty slot
-LISTED = {"ids": "id", "labels": "label", "tasks": "task"}
 
 
 def forget(run: Path, ids: Iterable[int]) -> list[int]:
@@ -41,8 +39,10 @@ def forget(run: Path, ids: Iterable[int]) -> list[int]:
     manifest = read_manifest(run)
     if manifest is None:
         raise damaged(run, MANIFEST, "it is missing")
-    check_files(run, manifest)
-    newest(run, manifest)
+    for name in manifest.files:
+        if not name.startswith(CHECKPOINTS):
+            stored_content(run, name)
+    newest(run)
     manifest.forgotten = sorted({*manifest.forgotten, *gone})
     manifest.erasing = True
     manifest.write(run)
@@ -56,24 +56,21 @@ def complete(run: Path, manifest: Manifest) -> None:
     for path in [*run.glob("*.parquet"), *run.glob("*/*.parquet")]:
         _erase_rows(path, ids)
     _erase_lines(run / VERDICTS, ids)
-    _erase_from_checkpoints(run / "checkpoint", ids, manifest)
     for path in [*run.glob("explorer*.html"), *run.rglob(".*.tmp")]:
         path.unlink()  # pages show pictures, and a killed write may have left a copy
-    there = [name for name in manifest.files if (run / name).exists()]
-    manifest.files = {name: [sha256(content_of(run / name))] for name in there}
+    names = [name for name in manifest.files if not name.startswith(CHECKPOINTS)]
+    left = {name: [sha256(content_of(run / name))] for name in names if (run / name).exists()}
+    for name in manifest.checkpoints[:1]:
+        stored = Checkpoint.parse(stored_content(run, name) or b"")
+        content = Checkpoint(cleared(stored.arrays, ids), stored.numbers).pack()
+        name = name_of(number_of(name) + 1)
+        write_atomic(run / name, content)
+        left[name] = [sha256(content)]
+    manifest.files, manifest.kept = left, []
+    manifest.write(run)  # the checkpoints with what they hold go once the new one counts
+    drop_unlisted_checkpoints(run, manifest)
     manifest.erasing = False
     manifest.write(run)
-
-
-def newest(run: Path, manifest: Manifest) -> Arrays:
-    """Return the arrays of the newest checkpoint of a run, which must be sound."""
-    stored, unsound = load_latest(run / "checkpoint", manifest)
-    if unsound:
-        number = max(unsound)
-        raise damaged(run, name_of(number), unsound[number].rstrip("."))
-    if stored is None or SLOTS not in stored.arrays:
-        raise UserError(f"{run} has no checkpoint yet: let it run, or look at a finished run.")
-    return stored.arrays
 
 
 def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
@@ -90,15 +87,14 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
         for start, end in arrays[PLACES][slots].tolist():
             left[PICTURES][start:end] = 0
     for name in arrays:
-        if name.startswith(STATS) and name.endswith("/ids"):
-            rows, part = ~np.isin(arrays[name], ids), name.removesuffix("ids")
-            names = [each for each in arrays if each.startswith(part)]
-        elif name.startswith(("method/", "weigh/")) and name.endswith("_ids"):
-            rows = ~np.isin(arrays[name], ids)
-            names = [each for each in (name, name.removesuffix("_ids")) if each in arrays]
+        if name.endswith("/ids") and name != SLOTS:
+            aligned = [column for column in arrays if column.startswith(name.removesuffix("ids"))]
+        elif name.endswith("_ids"):
+            aligned = [name, name.removesuffix("_ids")]
         else:
             continue
-        left |= {each: arrays[each][rows] for each in names}
+        rows = ~np.isin(arrays[name], ids)
+        left |= {column: arrays[column][rows] for column in aligned if column in arrays}
     return left
 
 
@@ -108,35 +104,13 @@ def slot_columns(arrays: Arrays) -> list[str]:
     return [name for name in arrays if name.startswith("memory/") and name not in others]
 
 
-def memory_of(run: Path) -> dict[str, Sequence[Any]]:
-    """Return the columns of what a run's memory holds, as of its newest checkpoint."""
-    manifest = read_manifest(run)
-    if manifest is None:
-        raise damaged(run, MANIFEST, "it is missing")
-    try:
-        arrays = newest(run, manifest)
-    except UserError:
-        later = read_manifest(run)
-        if later is None or listed(later) == listed(manifest):
-            raise
-        arrays = newest(run, later)  # a run under way has replaced it between two reads
-    slots = np.nonzero(arrays[SLOTS] != EMPTY)[0]
-    columns: dict[str, Sequence[Any]] = {"slot": slots.tolist(), "id": [], "label": []}
-    for stored in slot_columns(arrays):
-        name, values = stored.removeprefix("memory/"), arrays[stored]
-        inputs = name == "inputs" or name.startswith("inputs[")
-        if name == "labels" or (values.ndim == 1 and not inputs):
-            columns[LISTED.get(name, name)] = values[slots].tolist()
-    return columns
-
-
 def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, error) from error
+        raise _unreadable(path, error) from error
     if "id" not in table.column_names:
         return
     keep = ~np.isin(table.column("id").to_numpy(), ids)
@@ -146,14 +120,14 @@ def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:
 
 def _erase_lines(path: Path, ids: np.ndarray[Any, Any]) -> None:
     """Take rows out of a CSV file whose first line names a column `id`."""
-    if not path.is_file():
+    if not path.exists():
         return
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.reader(file))
+        text = content_of(path).decode("utf-8-sig")
+        rows = list(csv.reader(io.StringIO(text, newline="")))
         column = [name.strip().lower() for name in rows[0]].index("id") if rows else 0
     except (OSError, ValueError, csv.Error) as error:
-        raise unreadable(path, error) from error
+        raise _unreadable(path, error) from error
     gone = {str(identity) for identity in ids.tolist()}
     left = [row for row in rows if len(row) <= column or row[column].strip() not in gone]
     if len(left) < len(rows):
@@ -162,24 +136,7 @@ def _erase_lines(path: Path, ids: np.ndarray[Any, Any]) -> None:
         write_atomic(path, out.getvalue().encode())
 
 
-def _erase_from_checkpoints(folder: Path, ids: np.ndarray[Any, Any], manifest: Manifest) -> None:
-    """Write the latest checkpoint anew, and drop all others with what they hold."""
-    stored, _ = load_latest(folder)
-    if stored is None:
-        return
-    number = save_checkpoint(folder, cleared(stored.arrays, ids), stored.numbers)
-    for other in numbers_in(folder):
-        if other != number:
-            drop_checkpoint(folder, other)
-    for orphan in folder.glob("*.safetensors"):  # tensors whose JSON was never written
-        if orphan.stem.isdecimal() and int(orphan.stem) != number:
-            orphan.unlink()
-    for other in listed(manifest):
-        del manifest.files[name_of(other)]
-    manifest.files[name_of(number)], manifest.kept = [], []
-
-
-def unreadable(path: Path, error: Exception) -> UserError:
+def _unreadable(path: Path, error: Exception) -> UserError:
     return UserError(
         f"{path} is damaged ({str(error).splitlines()[0]}), so nothing can be erased from it: "
         "delete it, and forget the examples again."

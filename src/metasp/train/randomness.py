@@ -1,7 +1,8 @@
-"""Random numbers that modules (dropout) and the user's own code (a transform) draw from the global
-streams of torch, Python and numpy, kept apart from the caller's: theirs never move, ours go on from
+"""Random numbers that modules (dropout) and a user's code (a transform) draw from the global
+streams of torch, Python and numpy, separate from the caller's: theirs never move, ours go on from
 step to step and can be stored."""
 
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -30,12 +31,14 @@ class OwnRandomness:
             own = torch.Generator(device)
             own.manual_seed(modules.initial_seed())
             accelerator = own.get_state()
+        seed = numpy.initial_seed()
+        halves = [seed & 0xFFFFFFFF, seed >> 32]  # numpy takes words of 32 bits
         self.now = RandomState(
             modules.get_state(),
             device,
             accelerator,
             random.Random(python.initial_seed()).getstate(),
-            np.random.RandomState(words(numpy.initial_seed())).get_state(),
+            np.random.RandomState(halves).get_state(),
         )
 
     @contextmanager
@@ -51,7 +54,7 @@ class OwnRandomness:
                 callers.restore()
 
     def around(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The same items; only their making sees the learner's streams."""
+        """Yield the same items; only their making sees the learner's streams."""
         while True:
             with self.used(), torch.enable_grad():
                 item = next(items, None)
@@ -60,44 +63,36 @@ class OwnRandomness:
             yield item
 
     def state(self) -> State:
-        state = {"cpu": self.now.cpu, **packed(self.now.python, self.now.numpy)}
+        """Return the streams as tensors: torch's own, and the JSON of the two others."""
+        kind, key, *rest = self.now.numpy
+        state = {
+            "cpu": self.now.cpu,
+            "python": _packed(self.now.python),
+            "numpy": _packed([kind, key.tolist(), *rest]),
+        }
         if self.now.accelerator is not None:
             state["accelerator"] = self.now.accelerator
         return state
 
     def restore(self, state: State) -> None:
-        """Stand where `state` was taken; a stream that is not in it, or that this device has not
-        got, stays where it is."""
-        self.now = replace(self.now, cpu=state["cpu"].clone())
-        if self.now.accelerator is not None and "accelerator" in state:
-            self.now = replace(self.now, accelerator=state["accelerator"].clone())
-        if "python" in state:
-            python, numpy = unpacked(state)
-            self.now = replace(self.now, python=python, numpy=numpy)
+        """Stand where `state` was taken. The stream of a device that is not here stays behind."""
+        version, words, spare = _unpacked(state["python"])
+        kind, key, *rest = _unpacked(state["numpy"])
+        accelerator = self.now.accelerator
+        if accelerator is not None and "accelerator" in state:
+            accelerator = state["accelerator"].clone()
+        self.now = replace(
+            self.now,
+            cpu=state["cpu"].clone(),
+            accelerator=accelerator,
+            python=(version, tuple(words), spare),
+            numpy=(kind, np.array(key, np.uint32), *rest),
+        )
 
 
-def words(seed: int) -> list[int]:
-    """A seed as the 32-bit words that numpy takes."""
-    return [seed & 0xFFFFFFFF, seed >> 32]
+def _packed(value: Any) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
-def packed(python: Any, numpy: Any) -> State:
-    """The states of Python's and numpy's Mersenne twisters: the words with the place in them, and
-    the normal number that each holds back (NaN: none)."""
-    _, inner, held = python
-    _, key, place, has, kept = numpy
-    spare = [np.nan if held is None else held, kept if has else np.nan]
-    return {
-        "python": torch.tensor(inner, dtype=torch.int64),
-        "numpy": torch.tensor([*key.tolist(), place], dtype=torch.int64),
-        "spare": torch.tensor(spare, dtype=torch.float64),
-    }
-
-
-def unpacked(state: State) -> tuple[Any, Any]:
-    held, kept = (None if number != number else number for number in state["spare"].tolist())
-    *key, place = state["numpy"].tolist()
-    return (
-        (random.Random.VERSION, tuple(state["python"].tolist()), held),
-        ("MT19937", np.array(key, np.uint32), place, int(kept is not None), kept or 0.0),
-    )
+def _unpacked(packed: Tensor) -> Any:
+    return json.loads(bytes(packed.tolist()))
