@@ -278,7 +278,6 @@ def test_a_task_that_is_done_again_replaces_its_rows(tmp_path):
     with run.open(RunSpec()) as writer:
         for task, ids, fused in ((0, [1, 2], 0.1), (1, [2, 3], 0.2), (1, [2, 3, 4], 0.3)):
             writer.append(TaskFinished(task, memory_of(ids, task), influences_of(ids, task, fused)))
-        assert run.influence() is None
         writer.checkpoint({}, {})
     found = run.influence()
     assert list(zip(found["task"], found["id"], found["fused"])) == [

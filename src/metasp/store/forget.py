@@ -101,7 +101,7 @@ def cleared(arrays: Arrays, ids: np.ndarray[Any, Any]) -> Arrays:
 def slot_columns(arrays: Arrays) -> list[str]:
     """Return the names of the arrays that hold a row for each slot of the memory."""
     others = (COUNTERS, PICTURES)
-    return [name for name in arrays if name.startswith("memory/") and name not in others]
+    return sorted(name for name in arrays if name.startswith("memory/") and name not in others)
 
 
 def _erase_rows(path: Path, ids: np.ndarray[Any, Any]) -> None:

@@ -63,7 +63,10 @@ class RunDir:
 
     def spec(self) -> RunSpec:
         """Return the spec that the run was started with."""
-        spec = RunSpec.from_toml(self.path / "spec.toml")
+        try:
+            spec = RunSpec.from_toml(self.path / "spec.toml")
+        except UserError as error:
+            raise UserError(f"{self.path / 'spec.toml'} cannot be used: {error}") from error
         manifest = read_manifest(self.path)
         if manifest is not None and manifest.spec != spec.digest:
             raise UserError(
