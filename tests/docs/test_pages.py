@@ -24,7 +24,7 @@ from tests.docs.pages import (
 from tests.helpers import ROOT
 
 # Pages whose commands take hours: they are read by the command line's parser and not run.
-PARSED_ONLY = {"results"}
+PARSED_ONLY = {"results", "paper"}
 # What a fence may be. python and sh run, toml and whatever has a title is written to that file,
 # diff is applied, console is checked by name; the rest holds no commands.
 KINDS = {"python", "sh", "toml", "diff", "console", "text", "{toctree}", "{eval-rst}"}

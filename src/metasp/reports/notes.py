@@ -183,6 +183,10 @@ def common_ground(rows: Sequence[Configuration]) -> str:
         value = next(iter(values.values()))
         if len(values) == 1 and value and value != UNREMARKABLE.get(key):
             shared.append(phrase(key, value))
+    # Replaying augmented pictures is worth more than most methods: named in every table.
+    augmented = {row.spec.get("augment_memory") for row in rows if keeps_memory(row.spec)}
+    if len(augmented) == 1:
+        shared.append(f"augment_memory {str(augmented.pop()).lower()}")
     return ", ".join(shared)
 
 
