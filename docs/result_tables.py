@@ -13,6 +13,7 @@ import pandas as pd
 from result_rows import (
     NAMES,
     QUESTIONS,
+    RESULTS,
     ROOT,
     STREAMS,
     TRIED,
@@ -372,6 +373,14 @@ def cost(*names: str) -> str:
     return f"**What did it cost?** {runs}"
 
 
+def claim(*names: str) -> str:
+    """The pooled differences of the paper's claim over the streams of some sweeps."""
+    from reproduce.claim import differences, markdown, pooled_table
+
+    compared = differences([RESULTS / f"{name}.parquet" for name in names])
+    return "\n".join(markdown(pooled_table(compared)))
+
+
 KINDS: Mapping[str, Callable[..., str]] = {
     "scores": scores,
     "compare": compare,
@@ -391,4 +400,5 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "times": times,
     "minutes": minutes,
     "cost": cost,
+    "claim": claim,
 }

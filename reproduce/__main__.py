@@ -9,6 +9,7 @@ import click
 from metasp.cli import main as run_command
 from metasp.errors import unknown
 from metasp.sweeps.grid import PRESETS, presets
+from reproduce.claim import command as claim
 from reproduce.influence_check import command as influence_check
 from reproduce.show import figures, report
 
@@ -19,7 +20,7 @@ def app() -> None:
     takes the options of `metasp sweep`."""
 
 
-for command in (influence_check, report, figures):
+for command in (influence_check, report, figures, claim):
     app.add_command(command)
 
 
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = given[0] if given else ""
     short = [preset.removeprefix("paper-") for preset in presets()]
     if name.removeprefix("paper-") in short:
-        file = Path(PRESETS) / f"paper-{name.removeprefix('paper-')}.toml"
+        files = (Path(PRESETS) / f"{prefix}{name}.toml" for prefix in ("", "paper-"))
+        file = next(file for file in files if file.is_file())
         run_command(["sweep", str(file), *given[1:]])
     if name and name not in app.commands and not name.startswith("-"):
         run_command(given, refuse(name, [*app.commands, *short]))
