@@ -15,8 +15,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]  # also where a test loads this file
+sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this file
 import result_tables
 from result_rows import RESULTS, ROOT
 
