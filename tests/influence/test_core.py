@@ -249,6 +249,16 @@ def test_gradients_may_be_switched_off_outside():
         assert torch.equal(example_influence(model, LOSS, batch, old, lr=0.1), wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_at_a_stationary_point_rounding_is_not_a_mistake_of_the_model(dtype, steps):
+    """Soft targets equal to the predictions: all that is left of the gradient is rounding."""
+    model, (x, _), (goal, labels), _ = problem("mlp", dtype)
+    batch, goal = (x, model(x).softmax(1).detach()), (goal, F.one_hot(labels, 4).to(dtype))
+    found = example_influence(model, LOSS, batch, goal, lr=0.1, steps=steps)
+    assert found.abs().max() < 10 * torch.finfo(dtype).eps
+
+
 class Reused(nn.Module):
     """A head used by the goals alone, and a parameter that nothing uses."""
 
