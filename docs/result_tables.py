@@ -2,7 +2,7 @@
 rows becomes a CSV file beside the page."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from metasp.reports.tables import Table, md, p_text, pipe_table, plus_minus, sig
 
 IMAGES = ROOT / "docs/images/results"
 WAYS = ("influence", "loss", "both")  # the ways to find wrong labels that were compared
-LONG = 8  # rows of a table on a page
+VERSIONS = "made by different versions"
+LONG = 6  # rows of a table on a page
 FINAL, SCENARIO = "A_inf", SCENARIO_WORDS["class_il"]
 WRITTEN: dict[str, str] = {}  # CSV files of the page that is being made, by name
 DRAWING = False  # figures are written with the page, not when a test asks what it would be
@@ -73,9 +74,19 @@ def scores(name: str, against: str = "metasp") -> str:
     for each in groups_of(name):
         row = pick(each.rows, against) if against in NAMES else None
         tables += score_tables([each], Comparison(row.label if row else None))
-    notes = dict.fromkeys(chain(*((*each.notes, *each.cautions) for each in tables)))
     link = f"All scores: {as_file(f'{name}-scores', texts_of(tables))}"
-    return "\n".join([link, "", *(f"- {md(note)}" for note in notes)])
+    return "\n".join([link, "", *listed(chain(*map(remarks, tables)))])
+
+
+def remarks(table: Table) -> list[str]:
+    """Return the notes of a table but for the versions that made its runs, which `metasp report`
+    names."""
+    return [note for note in (*table.notes, *table.cautions) if not note.startswith(VERSIONS)]
+
+
+def listed(notes: Iterable[str]) -> list[str]:
+    """Return notes as a Markdown list, each once."""
+    return [f"- {md(note)}" for note in dict.fromkeys(notes)]
 
 
 def compare(name: str, *pairs: str) -> str:
@@ -87,7 +98,10 @@ def compare(name: str, *pairs: str) -> str:
             a, b = (pick(each.rows, side) for side in pair.split("/"))
             if a is not None and b is not None:
                 rows.append((pair.replace("/", " − "), a, b))
-        parts.append(differences(each.title, rows, f"{name}-pairs"))
+        file = f"{name}-pairs"
+        if f"{file}.csv" in WRITTEN:  # a second table of the same sweep
+            file += "-2"
+        parts.append(differences(each.title, rows, file))
     return "\n\n".join(parts)
 
 
@@ -144,7 +158,7 @@ def report(name: str, by: str, against: str) -> str:
     parts = []
     for each in scored:
         cells = [[f"**{md(c.text)}**" if c.bold else md(c.text) for c in row] for row in each.rows]
-        notes = "\n".join(f"- {md(note)}" for note in (*each.notes, *each.cautions))
+        notes = "\n".join(listed(remarks(each)))
         parts.append(f"*{md(each.title)}*\n\n{table([*map(md, each.header)], cells)}\n\n{notes}")
     if tested:
         words = f"Differences from {md(against)} with their p-values"
