@@ -388,11 +388,14 @@ def cost(*names: str) -> str:
 
 
 def claim(*names: str) -> str:
-    """The pooled differences of the paper's claim over the streams of some sweeps."""
+    """The pooled differences of the paper's claim over the streams of some sweeps, and the gain
+    over ER in its parts as a figure."""
     from reproduce.claim import differences, markdown, pooled_table
+    from reproduce.claim_figure import draw_gain
 
     compared = differences([RESULTS / f"{name}.parquet" for name in names])
-    return "\n".join(markdown(pooled_table(compared)))
+    link = shown(draw_gain(compared), "claim", "the gain over ER in its parts")
+    return "\n".join([*markdown(pooled_table(compared)), "", link])
 
 
 KINDS: Mapping[str, Callable[..., str]] = {

@@ -126,8 +126,10 @@ def cell_name(group: Group) -> str:
     spec = group.rows[0].spec
     benchmark = Path(str(spec["benchmark"]).removeprefix("arrays:")).stem.removeprefix("split-")
     replay = "" if spec.get("augment_memory") else "replay not augmented"
-    epochs = f"{spec['epochs']} epochs"
-    parts = (benchmark, f"memory {group.memory}", group.variant, epochs, replay)
+    epochs = f"{spec['epochs']} epoch{'s' if spec['epochs'] > 1 else ''}"
+    size = f"{spec['image_size']} pixels" if spec.get("image_size") else ""
+    noise = f"{spec['label_noise']:.0%} wrong labels" if spec.get("label_noise") else ""
+    parts = (benchmark, size, f"memory {group.memory}", group.variant, epochs, noise, replay)
     return ", ".join(filter(None, parts))
 
 
@@ -190,7 +192,11 @@ def pooled_table(compared: Sequence[Difference]) -> pd.DataFrame:
 @click.option("--pooled", "only_pooled", is_flag=True, help="Show the pooled estimates alone.")
 @click.option("--format", "form", type=OneOf(["markdown", "csv"]), default="markdown",
               show_default=True, help="Format of the output.")  # fmt: skip
-def command(runs: tuple[Path, ...], metric: str, only_pooled: bool, form: str) -> None:
+@click.option("--figure", type=click.Path(file_okay=False, path_type=Path),
+              help="Folder for a figure of the gain over ER in its parts.")  # fmt: skip
+def command(
+    runs: tuple[Path, ...], metric: str, only_pooled: bool, form: str, figure: Path | None
+) -> None:
     """Decide the paper's claim from RUNS, as reproduce/claims.md says: folders of runs, or tables
     of results/."""
     compared = differences(runs, metric)
@@ -199,6 +205,11 @@ def command(runs: tuple[Path, ...], metric: str, only_pooled: bool, form: str) -
             "these runs hold no pair of rows that the claim compares: run "
             "`python -m reproduce claim-clinc` first, or name tables of results/."
         )
+    if figure is not None:
+        from metasp.reports.figures import save
+        from reproduce.claim_figure import draw_gain
+
+        save(draw_gain(compared), figure)
     frames = [pooled_table(compared)] if only_pooled else [table(compared), pooled_table(compared)]
     for frame in frames:
         if form == "csv":

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reproduce.claim import Difference, differences, pooled, pooled_table, table, verdict
+from reproduce.claim_figure import draw_gain, gain_parts
 from scipy import stats
 
+from metasp.reports.figures import save
 from tests.helpers import ROOT
 
 
@@ -51,3 +53,23 @@ def test_the_stored_sweep_of_fashion_mnist_has_the_published_difference():
     assert shown["difference"] == pytest.approx(-6.55)
     assert round(shown["p"], 2) == 0.02
     assert "RehSel, as written − MetaSP" not in set(pooled_table(compared)["comparison"])
+
+
+def test_the_parts_of_the_gain_add_up_to_rehsel_minus_er(tmp_path):
+    gaps = {"ER at its schedule": (1.0, 2.0), "MetaSP": (0.5, -0.5), "RehSel": (-2.0, -1.0)}
+    parts = [
+        Difference("a stream", *pair, "A_inf", values)
+        for pair, values in zip(
+            [("ER at its schedule", "ER"), ("MetaSP", "ER at its schedule"), ("RehSel", "MetaSP")],
+            gaps.values(),
+        )
+    ]
+    unfinished = Difference("another", "RehSel", "MetaSP", "A_inf", (1.0, 2.0))
+    frame = gain_parts([*parts, unfinished])
+    measured = frame[~frame["stream"].str.startswith("paper")]
+    assert set(measured["stream"]) == {"a stream"}
+    assert measured["difference"].sum() == pytest.approx(1.5 + 0.0 - 1.5)
+    cifar10 = frame[frame["stream"] == "paper: CIFAR-10, memory 500"]
+    assert cifar10["difference"].tolist() == pytest.approx([49.16 - 40.45, 50.10 - 49.16])
+    for path in save(draw_gain(parts), tmp_path):
+        assert path.stat().st_size > 100
