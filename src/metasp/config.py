@@ -67,7 +67,7 @@ class Config(BaseModel):
 
         def __init__(self, **values: Any) -> None:
             for name, value in values.items():
-                if type(value) not in PLAIN_TYPES and value != ():
+                if type(value) not in PLAIN_TYPES:
                     values[name] = plain(value)
             try:
                 super().__init__(**values)

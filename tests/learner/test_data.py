@@ -36,7 +36,6 @@ class Flow(IterableDataset):
     [
         (X[:30], Y[:30]),
         (X[:30].double().numpy(), Y[:30].int().numpy()),
-        [X[:30].numpy(), Y[:30].numpy()],
         TensorDataset(X[:30], Y[:30]),
         Rows(),
         Flow(),

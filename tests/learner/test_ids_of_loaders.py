@@ -6,7 +6,7 @@ from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler, Tens
 
 from metasp.errors import UserError
 from metasp.learner import ContinualLearner
-from metasp.learner.settings import LearnerSettings
+from metasp.learner.build import LearnerSettings
 from metasp.spec import RunSpec
 from tests.learner.factories import net, pair
 

@@ -262,7 +262,7 @@ def test_mistakes_in_the_settings():
         ({"epochs": 0}, "at least 1"),
         ({"method": "erx"}, "did you mean 'er'"),
         ({"method": "joint"}, "which a learner does not keep"),
-        ({"method": 3}, "a Method of your own"),
+        ({"method": 3}, "made from Method"),
         ({"memory": 0}, "needs a memory"),
         ({"settings": {"gama": 1}}, "did you mean 'gamma'"),
         ({"selection": "rings"}, "did you mean 'ring'"),

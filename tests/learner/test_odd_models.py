@@ -365,7 +365,6 @@ class Counted(Method):
     [
         (lambda: learner_of(nn.Linear(6, 2), Forgetful).learn(rows(9)), "must return what"),
         (lambda: learner_of(nn.Linear(6, 2), Counted).learn(rows(9)), "turn of the state is"),
-        (lambda: learner_of(nn.Linear(6, 2)).outputs(TensorDataset(*rows(9))), "not a dataset"),
         (lambda: metasp.split(rows(9), tasks=2), "give TensorDataset"),
         (lambda: metasp.split([{"x": 1}, {"x": 2}, {"x": 3}], tasks=2), "item 0 .* is not a pair"),
         (lambda: metasp.run(metod="er"), "did you mean 'method'"),

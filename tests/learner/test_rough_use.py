@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from metasp import ContinualLearner
 from metasp.errors import UserError
-from metasp.methods import METHODS
 
 X = torch.randn(48, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(48) % 4
@@ -286,16 +285,6 @@ def test_what_would_be_ignored_or_cannot_work_is_refused(changes, words):
 
 def test_numbers_of_numpy_are_numbers():
     assert learner_of(memory=np.int64(10), lr=np.float64(0.1)).memory.capacity == 10
-
-
-def test_an_objects_settings_are_saved_with_it(tmp_path):
-    kind = METHODS["metasp"].kind
-    learner = after(FIRST, method=kind(None, kind.Settings(gamma=1.0)))
-    learner.save(tmp_path / "file")
-    loaded = ContinualLearner.load(tmp_path / "file", net(), method=kind)
-    for one in (learner, loaded):
-        one.learn(SECOND, progress=False)
-    assert torch.equal(learner.model[0].weight, loaded.model[0].weight)
 
 
 def test_a_copy_of_gss_goes_on_as_gss():

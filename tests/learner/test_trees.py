@@ -189,13 +189,6 @@ def test_tokenizers_and_data_sets_of_hugging_face():
         assert torch.equal(found.labels, columns()["labels"])
 
 
-def test_rows_in_a_tuple_are_still_rows():
-    rows, labels = zip(*[(X[i], int(Y[i])) for i in range(9)])
-    assert torch.equal(read((rows, labels), torch.float32).inputs, X[:9])
-    learner = quick(method="er").learn(pair(0), progress=False)
-    assert torch.equal(learner.predict(tuple(X[:5])), learner.predict(X[:5]))
-
-
 @pytest.mark.parametrize(
     "items",
     [

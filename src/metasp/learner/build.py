@@ -1,29 +1,137 @@
-"""Build the trainer of a learner from a user's model, settings and code."""
+"""Settings and code of a learner, and the trainer that is built of them around a user's model."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.optim.lr_scheduler import LRScheduler
 
-from metasp.errors import UserError
+from metasp.config import setting
+from metasp.errors import UserError, unknown
 from metasp.influence.functional import check_functional
 from metasp.influence.optimizers import elementwise
 from metasp.influence.parallel import Ranks
 from metasp.influence.sharding import split_over_ranks
-from metasp.learner.encoder import EncodedInputs, NetworkInputs, floats_of
-from metasp.learner.outputs import first_line, score_task
-from metasp.learner.settings import LearnerSettings, UserCode
+from metasp.learner.encoder import EncodedInputs, FrozenEncoder, NetworkInputs, floats_of
+from metasp.learner.outputs import Metric, first_line, score_task
 from metasp.memory import Memory, selection
-from metasp.methods import Recipe, added_by
-from metasp.methods.base import Method
+from metasp.methods import BEST, RECOMMENDED, Method, Recipe, added_by, method_named
 from metasp.methods.context import Plan, TrainingContext, Transform
+from metasp.methods.er import Joint
 from metasp.processes import as_the_first, check_alike
+from metasp.spec import TrainingSpec
 from metasp.train.from_spec import build_method, check_compatible, choose_device, or_default
-from metasp.train.online import OpenTask
+from metasp.train.online import WINDOW, MakeDetector, OpenTask
 from metasp.train.optimizers import OPTIMIZERS, LearningRate, Schedule
 from metasp.train.trainer import Trainer
-from metasp.types import CROSS_ENTROPY, Streams
+from metasp.trees import Tree
+from metasp.types import CROSS_ENTROPY, LossFn, Streams
+
+Change = (
+    Callable[[Tensor], Tensor]
+    | Callable[[dict[str, Tensor]], Tree]
+    | Callable[[tuple[Tensor, ...]], Tree]
+)
+"""Raw inputs, a tensor or several as they were given, to network inputs."""
+
+Augment = (
+    Callable[[Tensor, torch.Generator], Tensor]
+    | Callable[[dict[str, Tensor], torch.Generator], Tree]
+    | Callable[[tuple[Tensor, ...], torch.Generator], Tree]
+)
+"""Network inputs changed at random; every draw comes from the generator."""
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""The model's parameters to the optimizer that moves them."""
+
+MakeScheduler = Callable[[torch.optim.Optimizer], LRScheduler]
+"""The optimizer to what moves its learning rate."""
+
+FACTORIES = ("optimizer", "scheduler", "detector")  # given as functions that make one
+
+
+class LearnerSettings(TrainingSpec):
+    """The numbers of a learner. None means "the method's own default"."""
+
+    memory: int = setting(500, "Examples the memory may hold.", min=0)
+    epochs: int = setting(10, "Epochs per task.", min=1)
+    clip_norm: float | None = setting(
+        None, "The norm to which gradients are shortened before a step.", min=1e-12
+    )
+    head: str | None = setting(None, "The linear layer that grows when new classes appear.")
+    scheduler_step: Literal["epoch", "step"] = setting(
+        "epoch", "When the scheduler moves, in each task anew."
+    )
+    window: int = setting(
+        WINDOW, "Newest examples that stand for what is new in a stream without tasks.", min=2
+    )
+    keep: Literal["inputs", "features"] = setting(
+        "inputs", "What the memory holds, with an encoder."
+    )
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """What a learner is given as code; a saved learner is given it again."""
+
+    loss_fn: LossFn | None = None
+    metric: Metric | None = None
+    transform: Change | None = None
+    augment: Augment | None = None
+    optimizer: MakeOptimizer | None = None
+    scheduler: MakeScheduler | None = None
+    encoder: FrozenEncoder | None = None
+    detector: MakeDetector | None = None
+    method: "type[Method] | None" = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not callable(value):
+                makes = " that makes one" if name in FACTORIES else ""
+                raise UserError(
+                    f"{name} must be a function{makes}, not a {type(value).__name__}: put lambda "
+                    "in front of it, or give its name."
+                )
+
+    def names(self) -> dict[str, str]:
+        """Return what each value is called, for a sentence about one that is missing."""
+        code = {name: value for name, value in vars(self).items() if value is not None}
+        return {k: getattr(v, "__qualname__", type(v).__name__) for k, v in code.items()}
+
+
+def choose_method(
+    method: "str | type[Method]", settings: LearnerSettings
+) -> tuple[str, Recipe, LearnerSettings]:
+    """Return a method's name and recipe, from its name or its class, and the settings with what
+    `best` adds to them."""
+    if method == BEST:
+        method = RECOMMENDED.method
+        settings = settings.with_(selection=settings.selection or RECOMMENDED.selection)
+    if isinstance(method, str):
+        name, recipe = method, method_named(method)
+    elif isinstance(method, type) and issubclass(method, Method):
+        name, recipe = method.__qualname__, Recipe(method)
+    else:
+        raise UserError(
+            f"method must be a name, or a class of your own made from Method, not {method!r}: see "
+            "`metasp list methods`."
+        )
+    added = added_by(settings.influence)
+    of_method = {*recipe.settings, *(added.settings if added is not None else ())}
+    for key in settings.settings:
+        if key not in of_method:
+            every = [*of_method, *LearnerSettings.model_fields]
+            raise unknown(f"setting of a learner with {name}", key, every)
+    if recipe.kind is Joint:
+        raise UserError(
+            "joint trains again on all past data, which a learner does not keep: learn all of it "
+            "as one dataset, or use another method."
+        )
+    return name, recipe, settings
 
 
 def check_trainable(model: nn.Module) -> None:
@@ -98,8 +206,8 @@ def share_between(ranks: Ranks, model: nn.Module, settings: LearnerSettings) -> 
     if settings.compile:
         raise UserError("a learner on several processes is not compiled: leave out compile.")
     numbers = torch.tensor([*str(sorted(settings.as_dict().items())).encode()])
-    apart = "the processes made learners with different settings: give all of them the same."
-    check_alike(ranks, {"settings": numbers}, apart)
+    otherwise = "the processes made learners with different settings: give all of them the same."
+    check_alike(ranks, {"settings": numbers}, otherwise)
     as_the_first(ranks, model)
     split_over_ranks(model, ranks)
 
@@ -135,24 +243,13 @@ def build_optimizer(
             f"optimizer cannot be made ({first_line(error)}): give a function from the model's "
             "parameters to an optimizer that takes all of them."
         ) from error
-    if not isinstance(optimizer, torch.optim.Optimizer):
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
         raise UserError(
-            f"optimizer returned a {type(optimizer).__name__}: pass a function that makes a torch "
-            "optimizer of parameters, for instance lambda params: torch.optim.AdamW(params, "
+            f"optimizer returned a {type(optimizer).__name__}: make one that takes its step by the "
+            "gradients that there are, for instance lambda params: torch.optim.AdamW(params, "
             "lr=3e-4)."
         )
-    of_model = {id(p) for p in model.parameters()}
-    if any(id(p) not in of_model for group in optimizer.param_groups for p in group["params"]):
-        raise UserError(
-            "the optimizer holds parameters that are not the model's: build it from those that it "
-            "is given."
-        )
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise UserError(
-            "LBFGS computes the loss many times in one step, but a learner computes it once per "
-            "batch: use another optimizer, such as AdamW."
-        )
-    if any("elementwise" in each.needs for each in kinds_of(recipe, settings)):
+    if any("elementwise" in kind.needs for kind in kinds_of(recipe, settings)):
         elementwise(optimizer)
     return optimizer
 

@@ -11,9 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from metasp import trees
 from metasp.errors import BATCHNORM_NEEDS_TWO, UserError
 from metasp.influence.checks import enough_values
+from metasp.learner.build import LearnerSettings, UserCode
 from metasp.learner.inputs import Labelled
 from metasp.learner.outputs import first_line, model_outputs
-from metasp.learner.settings import LearnerSettings, UserCode
 from metasp.memory.rehsel import CLUSTERING
 from metasp.methods import Recipe
 from metasp.methods.context import TrainingContext

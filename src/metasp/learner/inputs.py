@@ -78,52 +78,39 @@ def read_examples(data: Any, dtype: torch.dtype, what: str = "dataset") -> Label
     Floats take the model's `dtype`; `what` names the data in errors."""
     if isinstance(data, TensorDataset):
         data = data.tensors
-    if isinstance(data, Mapping) or is_pair(data):
+    if isinstance(data, Mapping) or (isinstance(data, tuple) and len(data) == 2):
         return checked(*split_item(data, what), dtype, what)
     iterated = isinstance(data, DataLoader | IterableDataset | list | tuple)
-    map_style = not iterated and hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if not map_style and not isinstance(data, Iterable):
+    if not iterated and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        items = [split_item(data[index], what) for index in range(len(data))]
+        batched = False
+    elif isinstance(data, Iterable):
+        items = [split_item(item, what, collated=True) for item in data]
+        of_loader = isinstance(data, DataLoader) and data.batch_sampler is not None
+        batched = of_loader or all(is_batch(*item) for item in items)
+    else:
         raise not_pairs(what)
-    rows = (data[index] for index in range(len(data))) if map_style else data
-    items = [split_item(row, what, collated=not map_style) for row in rows]
     if not items:
         raise empty(what)
-    if isinstance(data, DataLoader):
-        batched = data.batch_sampler is not None or any(labels.ndim for _, labels in items)
-    else:
-        batched = not map_style and all(is_batch(*item) for item in items)
     inputs, labels = zip(*items)
     join = torch.cat if batched else torch.stack
-    return checked(join_inputs(inputs, what, join), join_labels(labels, what, join), dtype, what)
+    return checked(*joined(inputs, labels, join, what), dtype, what)
 
 
-def read_inputs(x: Any, held: Tree | None, dtype: torch.dtype) -> Tree:
-    """Read inputs without labels; they are of the kind that the memory has `held`, if it has."""
-    if isinstance(x, Dataset | DataLoader):
-        raise UserError("this takes inputs, not a dataset: use score, or give its inputs.")
+def read_inputs(x: Any, stored: Tree | None, dtype: torch.dtype) -> Tree:
+    """Read inputs without labels; they are of the kind that the memory has `stored`, if it has."""
     if isinstance(x, Mapping):
-        known = held if isinstance(held, Mapping) else {}
-        x = {name: value for name, value in x.items() if name not in trees.LABELS or name in known}
-        if isinstance(held, Tensor):
-            raise UserError(
-                f"the inputs are a dictionary ({', '.join(map(str, x))}) and were one tensor "
-                "before: bring them to one kind."
-            )
-    inputs = as_tensor(x, "inputs") if isinstance(held, Tensor) else as_tree(x, None, "inputs")
+        inputs_of_model = stored if isinstance(stored, Mapping) else {}
+        x = {k: v for k, v in x.items() if k not in trees.LABELS or k in inputs_of_model}
+    inputs = as_tensor(x, "inputs") if isinstance(stored, Tensor) else as_tree(x, "inputs")
     inputs = trees.each(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
     leaves = trees.named_leaves(inputs)
-    before = {} if held is None else trees.named_leaves(held)
-    alone = [leaves[name].shape == t.shape[1:] for name, t in before.items() if name in leaves]
-    if alone and all(alone):
+    before = {} if stored is None else trees.named_leaves(stored)
+    single = [leaves[name].shape == t.shape[1:] for name, t in before.items() if name in leaves]
+    if single and all(single):
         raise UserError("this is a single input without a batch around it: give x[None].")
     check_lengths(inputs, "the batch")
     return inputs
-
-
-def is_pair(data: Any) -> bool:
-    """Tell whether it is a pair of columns, not a list of two examples."""
-    columns = isinstance(data, list) and all(isinstance(c, Tensor | np.ndarray) for c in data)
-    return (columns or isinstance(data, tuple)) and len(data) == 2
 
 
 def is_batch(inputs: Tree, labels: Labels) -> bool:
@@ -139,8 +126,7 @@ def is_batch(inputs: Tree, labels: Labels) -> bool:
 
 def split_item(item: Any, what: str, collated: bool = False) -> tuple[Tree, Labels]:
     """Split an example, a batch or a whole data set into inputs and labels: a pair, or a dictionary
-    with the labels inside. In one that a loader has `collated`, a list is a tuple of columns:
-    loaders make lists of them."""
+    with the labels inside. In what a loader has `collated`, a list is a tuple of columns."""
     if isinstance(item, Mapping):
         key = trees.label_key(item)
         if key is None:
@@ -156,7 +142,7 @@ def split_item(item: Any, what: str, collated: bool = False) -> tuple[Tree, Labe
         raise not_pairs(what)
     if collated and labels.ndim and isinstance(inputs, list):
         inputs = tuple(inputs)
-    return as_tree(inputs, len(labels) if labels.ndim else None, what), labels
+    return as_tree(inputs, what), labels
 
 
 def as_tensor(value: Any, what: str) -> Tensor:
@@ -164,15 +150,10 @@ def as_tensor(value: Any, what: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     array = as_array(value, what)
-    if array.size and isinstance(array.flat[0], str | bytes):
-        raise UserError(
-            f"the {what} holds text as inputs: give the numbers that a tokenizer makes of it, and "
-            "leave the words out."
-        )
     if array.dtype.kind not in "biuf":
         raise UserError(
-            f"the {what} holds {array.dtype.name} values: turn them into numbers first, for "
-            "instance by numbering the classes."
+            f"the {what} holds {'text' if array.dtype.kind in 'US' else array.dtype.name} as "
+            "inputs: give numbers, such as those that a tokenizer makes of words."
         )
     if array.dtype.kind in "iu" and array.dtype != np.uint8:
         array = array.astype(np.int64)
@@ -211,62 +192,42 @@ def as_labels(value: Any, what: str) -> Labels:
     return np.array(texts, dtype=object).reshape(array.shape)
 
 
-def as_tree(value: Any, count: int | None, what: str) -> Tree:
-    """Make a tree of tensors of inputs. A dictionary is one, and so is a tuple of columns; but
-    where `count` examples are known and it has as many items, which are no columns of that length,
-    the tuple holds the rows, as a list does."""
+def as_tree(value: Any, what: str) -> Tree:
+    """Make a tree of tensors of inputs: a dictionary and a tuple of columns are one, all else is a
+    single column."""
     if isinstance(value, Mapping):
         if not value or not all(isinstance(key, str) for key in value):
             raise UserError(
                 f"the {what} has a dictionary of inputs whose keys are not all names, or that is "
                 "empty: name each input as an argument of the model."
             )
-        return {key: as_tree(item, count, f"{key} of the {what}") for key, item in value.items()}
-    if isinstance(value, tuple | list) and value and all(map(is_column, value)):
-        rows = count is not None and len(value) == count
-        columns = tuple(as_tree(item, count, what) for item in value)
-        leaves = trees.named_leaves(columns).values()
-        fits = count is not None and all(leaf.dim() and len(leaf) == count for leaf in leaves)
-        if (fits and not rows) or (isinstance(value, tuple) and (fits or not rows)):
-            return columns
+        return {key: as_tree(item, f"{key} of the {what}") for key, item in value.items()}
+    if isinstance(value, tuple) and value and all(map(is_column, value)):
+        return tuple(as_tree(item, what) for item in value)
     return as_tensor(value, what)
 
 
 def is_column(item: Any) -> bool:
     """Tell whether an item of a tuple is an input of its own and not a number of a row."""
-    if isinstance(item, Mapping) or hasattr(item, "getbands"):
-        return True
-    if isinstance(item, tuple | list):
-        return bool(item) and all(map(is_column, item))
-    return isinstance(item, Tensor | np.ndarray) and item.ndim > 0
+    return isinstance(item, Mapping | tuple) or getattr(item, "ndim", 0) > 0
 
 
-def join_inputs(inputs: Sequence[Tree], what: str, join: Callable[..., Tensor]) -> Tree:
-    """Join the inputs of single examples (stacked) or of batches (end to end) to one tree."""
+def joined(
+    inputs: Sequence[Tree], labels: Sequence[Labels], join: Callable[..., Tensor], what: str
+) -> tuple[Tree, Labels]:
+    """Join single examples (stacked) or batches (end to end); numbers become text beside names."""
     try:
         tree: Tree = tree_map(lambda *leaves: join(leaves), *inputs)
-    except (ValueError, RuntimeError) as error:
-        raise not_alike("inputs", what, error) from error
-    return tree
-
-
-def join_labels(labels: Sequence[Labels], what: str, join: Callable[..., Tensor]) -> Labels:
-    """Join the labels of single examples or of batches; numbers become text beside names."""
-    try:
         if all(isinstance(one, Tensor) for one in labels):
-            return join(labels)
+            return tree, join(labels)
         arrays = [np.asarray(one) for one in labels]
-        return np.stack(arrays) if join is torch.stack else np.concatenate(arrays)
+        return tree, np.stack(arrays) if join is torch.stack else np.concatenate(arrays)
     except (ValueError, RuntimeError) as error:
-        raise not_alike("labels", what, error) from error
-
-
-def not_alike(name: str, what: str, error: Exception) -> UserError:
-    reason = str(error).split("\n")[0][:160].rstrip(".")
-    return UserError(
-        f"the {name} of the {what} are not all of one kind ({reason}): give all examples the same "
-        "inputs in one shape, for instance by padding."
-    )
+        reason = str(error).split("\n")[0][:160].rstrip(".")
+        raise UserError(
+            f"the examples of the {what} are not all of one kind ({reason}): give all of them the "
+            "same inputs in one shape, for instance by padding."
+        ) from error
 
 
 def checked(inputs: Tree, labels: Labels, dtype: torch.dtype, what: str) -> Labelled:
@@ -276,8 +237,6 @@ def checked(inputs: Tree, labels: Labels, dtype: torch.dtype, what: str) -> Labe
     numbers_of = numbers_of.to(target).detach().cpu()
 
     def on_cpu(leaf: Tensor) -> Tensor:
-        if leaf.layout != torch.strided:
-            raise UserError(f"the {what} holds sparse tensors: make them dense, with x.to_dense().")
         return (leaf.to(dtype) if leaf.is_floating_point() else leaf).detach().cpu()
 
     inputs = trees.each(on_cpu, inputs)
@@ -300,10 +259,8 @@ def numbered(labels: Labels) -> tuple[Tensor, tuple[str, ...]]:
     where labels are numbers anyway."""
     if isinstance(labels, Tensor):
         return labels, ()
-    texts = [str(label) for label in labels.reshape(-1).tolist()]
-    names = tuple(sorted({*texts}))
-    numbers_of = {name: number for number, name in enumerate(names)}
-    return torch.tensor([numbers_of[text] for text in texts]).reshape(labels.shape), names
+    names, numbers_of = np.unique(labels.astype(str), return_inverse=True)
+    return torch.from_numpy(numbers_of.reshape(labels.shape)), tuple(names.tolist())
 
 
 def check_lengths(inputs: Tree, what: str, more: Mapping[str, Tensor] | None = None) -> None:
@@ -311,22 +268,22 @@ def check_lengths(inputs: Tree, what: str, more: Mapping[str, Tensor] | None = N
     columns = {f"inputs{path}": leaf for path, leaf in trees.named_leaves(inputs).items()}
     lengths = {k: len(v) if v.dim() else 0 for k, v in {**columns, **(more or {})}.items()}
     if len({*lengths.values()}) > 1 or not all(t.dim() for t in columns.values()):
-        some = [f"{length} of {name}" for name, length in lengths.items()][:3]
+        counts = [f"{length} of {name}" for name, length in lengths.items()][:3]
         raise UserError(
-            f"{what} has columns of different lengths, {' and '.join(some)}: give one row of each "
-            "per example."
+            f"{what} has columns of different lengths, {' and '.join(counts)}: give one row of "
+            "each per example."
         )
 
 
-def renumbered(data: Labelled, names: Sequence[str], before: str = "") -> Labelled:
+def renumbered(data: Labelled, names: Sequence[str]) -> Labelled:
     """Return examples under the numbers that a learner has for its classes `names`. Other classes
     get numbers beyond, in their order, as classes that the learner has not met; `names` of the
     result are then all of them."""
     if bool(data.names) != bool(names):
         ours, theirs = ("names" if one else "numbers" for one in (names, data.names))
-        instead = before or f"and the learner's classes are {ours}"
         raise UserError(
-            f"the labels are {theirs} {instead.format(ours)}: a learner keeps to one kind."
+            f"the labels are {theirs} and the learner's classes are {ours}: a learner keeps to one "
+            "kind."
         )
     if not names:
         return data

@@ -11,6 +11,7 @@ from torch import Tensor
 from metasp import trees
 from metasp.data.validation import held_out
 from metasp.errors import UserError
+from metasp.learner.build import LearnerSettings, UserCode
 from metasp.learner.checks import (
     check_fit,
     check_follows,
@@ -23,7 +24,6 @@ from metasp.learner.head import head_layer, resize_head
 from metasp.learner.history import History
 from metasp.learner.inputs import Labelled, as_ids, renumbered
 from metasp.learner.outputs import model_outputs
-from metasp.learner.settings import LearnerSettings, UserCode
 from metasp.methods import Recipe
 from metasp.train.from_spec import check_stopping
 from metasp.train.trainer import Trainer

@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from metasp.errors import UserError
 from metasp.events import Event
 from metasp.learner import files, views
-from metasp.learner.build import build_trainer, check_trainable
+from metasp.learner.build import (
+    Augment,
+    Change,
+    LearnerSettings,
+    MakeOptimizer,
+    MakeScheduler,
+    UserCode,
+    build_trainer,
+    check_trainable,
+    choose_method,
+)
 from metasp.learner.encoder import FrozenEncoder
 from metasp.learner.history import History, Removal
 from metasp.learner.inputs import (
@@ -29,18 +39,8 @@ from metasp.learner.inputs import (
     ids_to_forget,
 )
 from metasp.learner.intake import Intake, TaskData, check_patience, check_share
-from metasp.learner.outputs import answers
+from metasp.learner.outputs import Metric, answers
 from metasp.learner.session import Session
-from metasp.learner.settings import (
-    Augment,
-    Change,
-    LearnerSettings,
-    MakeOptimizer,
-    MakeScheduler,
-    Metric,
-    UserCode,
-    choose_method,
-)
 from metasp.learner.views import InfluenceRow, MemoryView
 from metasp.methods import Method
 from metasp.processes import check_alike, heard, joined
@@ -57,7 +57,7 @@ APART = (
 class ContinualLearner:
     """Wraps a model so that it goes on learning from new data with a fixed memory.
 
-    ``method`` is a name (`metasp list methods`) or a `Method` of your own. ``loss_fn(outputs,
+    ``method`` is a name (`metasp list methods`) or a `Method` class of your own. ``loss_fn(outputs,
     targets)`` gives one loss per example (default: cross-entropy) and ``metric(outputs, targets)``
     a score (default: accuracy). ``transform(inputs)`` makes network inputs of raw ones (default:
     bytes become numbers from 0 to 1), ``augment(inputs, generator)`` changes them at random while
@@ -83,7 +83,7 @@ class ContinualLearner:
     def __init__(
         self,
         model: nn.Module,
-        method: "str | type[Method] | Method" = "metasp-rehsel",
+        method: "str | type[Method]" = "metasp-rehsel",
         *,
         loss_fn: LossFn | None = None,
         metric: Metric | None = None,
@@ -372,7 +372,7 @@ class ContinualLearner:
         path: str | Path,
         model: nn.Module,
         *,
-        method: "type[Method] | Method | None" = None,
+        method: type[Method] | None = None,
         loss_fn: LossFn | None = None,
         metric: Metric | None = None,
         transform: Change | None = None,

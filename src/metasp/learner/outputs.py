@@ -1,6 +1,6 @@
 """Outputs of a learner's model on whole data sets, the classes they speak for, and scores."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
 
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from metasp import trees
 from metasp.errors import UserError
 from metasp.learner.encoder import FrozenEncoder
-from metasp.learner.settings import Metric
 from metasp.methods.context import Scoring, TrainingContext, evaluating
 from metasp.train.evaluate import best_of, evaluate
 from metasp.trees import Tree, kind
 from metasp.types import LossFn, Task
+
+Metric = Callable[[Tensor, Tensor], float | Tensor]
+"""(outputs, targets) to a number, or to one number per example."""
 
 FAILURES = (RuntimeError, TypeError, LookupError, ValueError, AttributeError, AssertionError)
 """What a model that is given the wrong inputs raises."""
