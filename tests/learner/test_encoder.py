@@ -172,7 +172,7 @@ def test_forgetting_leaves_nothing_in_the_cache():
     gone = made.memory.ids[:3]
     before = made.outputs(X[:50])
     made.forget(gone)
-    assert not made._session.intake.code.encoder._cached
+    assert not made._session.code.encoder._cached
     torch.testing.assert_close(made.outputs(X[:50]), before)
     made.learn(pair(2), progress=False)
 

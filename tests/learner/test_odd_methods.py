@@ -128,7 +128,7 @@ def test_a_loss_that_cannot_take_the_labels_is_one_sentence():
 
 def test_classes_that_are_stored_as_floats_are_named_so():
     inputs, labels = rows(16)
-    with pytest.raises(UserError, match=r"labels are floats, and classes .*labels\.long\(\)"):
+    with pytest.raises(UserError, match=r"labels are float32 .*labels\.long\(\)"):
         learner_of(nn.Linear(6, 2), "er").learn((inputs, labels.float()), progress=False)
 
 

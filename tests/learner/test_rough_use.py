@@ -336,7 +336,7 @@ class Pair(nn.Module):
         (([[1.0, 2.0], [3.0]], [0, 1]), {}, "different lengths"),
         (((10 * X).long(), Y), {}, r"\.float\(\)"),
         ((X[:, :5], Y), {}, "cannot take inputs"),
-        ((X, Y[:, None]), {}, r"have shape \(48, 1\)"),
+        ((X, Y[:, None]), {}, r"labels are int64 of shape \(1,\)"),
         (FIRST, {"model": Pair()}, "returns a tuple"),
         ((X, Y + 3 * 10**12), {"head": "1"}, "number the classes from 0"),
         (FIRST, {"metric": lambda o, t: None, "test": True}, "metric returns nothing"),

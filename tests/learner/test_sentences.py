@@ -42,9 +42,6 @@ def test_sentences_say_what_a_learner_can_do():
         lambda: quick(Normed(), "er").learn((X[:3], [0.0, 1.0, 2.0]), progress=False),
         lambda: quick(Normed(), "er", selection="rehsel"),
         lambda: quick(Normed(), "verified-only").learn(pair(0, 8), progress=False),
-        lambda: known().suspects(top=-1),
-        lambda: known().explore("page.html", limit=-1),
-        lambda: known().explore("page.html", words=["a word"]),
         lambda: in_halves().predict({"left": X[:3, :30], "right": X[:2, 30:]}),
         lambda: known().score((X[:3], ["a", "b", "a"])),
         lambda: known().learn(pair(0, 8), test=(X[:2], ["a", "b"]), progress=False),
@@ -59,11 +56,9 @@ def test_sentences_say_what_a_learner_can_do():
     assert "known are body.0, fc" in said[2]
     assert "example 2 of the dataset has no label" in said[5]
     assert "verified examples (`trusted`)" in said[8]
-    assert [words.split(":")[0] for words in said[9:11]] == ["top is -1", "limit is -1"]
-    assert "{id: text, …}" in said[11]
-    assert "different lengths, 3 of inputs['left'] and 2 of inputs['right']" in said[12]
+    assert "different lengths, 3 of inputs['left'] and 2 of inputs['right']" in said[9]
     kinds = "the labels are names and the learner's classes are numbers"
-    assert all(sentence.startswith(kinds) for sentence in said[13:])
+    assert all(sentence.startswith(kinds) for sentence in said[10:])
     assert not [sentence for sentence in said if "--" in sentence]
 
 

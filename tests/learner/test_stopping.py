@@ -98,7 +98,7 @@ def test_closing_still_gives_the_task_up():
         ({"validation": 1.5}, "between 0 and 1"),
         ({"validation": 0.2, "patience": 0}, "patience is 0"),
         ({"validation": pair(4)}, "class 8, which no task has had"),
-        ({"validation": (pair(0)[0].double()[:, :9], pair(0)[1])}, "one shape and type"),
+        ({"validation": (pair(0)[0].double()[:, :9], pair(0)[1])}, "cannot take inputs"),
         ({"validation": 0.9, "dataset": (pair(0)[0][:3], torch.tensor([0, 0, 1]))}, "class 0"),
     ],
 )

@@ -2,7 +2,7 @@
 computed once per example and cached."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -10,12 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from metasp.errors import UserError
-from metasp.learner.inputs import Labelled
 from metasp.methods.context import evaluating
 from metasp.trees import Tree, call, each, kind, named_leaves, rows, size
-from metasp.types import State
-
-KEY_BYTES = hashlib.sha256().digest_size
 
 
 class FrozenEncoder:
@@ -90,12 +86,6 @@ class FrozenEncoder:
         """Drop all cached features; what is needed again is computed again, to the same bits."""
         self._cached = {}
 
-    def entered(self, data: Labelled, as_features: bool) -> Labelled:
-        """Cache the features of examples that come in; return the examples, or their features in
-        place of their inputs."""
-        features = self(data.inputs, cache=True)
-        return data._replace(inputs=features) if as_features else data
-
     def for_model(self, inputs: Tree, cache: bool = False) -> Tensor:
         """Compute features (n, …) as the model takes them."""
         return self(inputs, cache).to(self.device, self.dtype)
@@ -114,17 +104,6 @@ class FrozenEncoder:
         if cache:
             self._cached.update(features)
         return torch.stack([features[key] for key in keys])
-
-    def state(self, inputs: Tree) -> State:
-        """Return the features of raw inputs with their digests, for a file."""
-        keys = torch.frombuffer(bytearray(b"".join(digests(inputs))), dtype=torch.uint8)
-        return {"keys": keys.view(-1, KEY_BYTES), "features": self(inputs, cache=True)}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Cache the features that `state` was taken of."""
-        if state:
-            keys = [row.numpy().tobytes() for row in state["keys"]]
-            self._cached.update(zip(keys, state["features"]))
 
     def _encode(self, inputs: Tree, padded: bool) -> Tensor:
         """Compute features (n, …). A padded batch always has the same size: so an example's

@@ -120,20 +120,20 @@ class History:
         self.records.note(event, bool(task.classes))
         self.learned[-1]["ended"] = now()
 
-    def bound(self, known: Tensor) -> None:
-        """Drop what a stream without end would pile up: influences of examples but the `known` ids,
-        and the tables of all but its newest tasks."""
-        keep_only(self.influence, known)
+    def bound(self, stored: Tensor) -> None:
+        """Drop what a stream without end would pile up: influences of examples but the `stored`
+        ids, and the tables of all but its newest tasks."""
+        keep_only(self.influence, stored)
         self.learned[-1]["observed"] = True
         observed = [task for task, entry in enumerate(self.learned) if "observed" in entry]
         self.records.drop(observed[:-MOST_OBSERVED])
 
-    def with_open(self, stats: ExampleStats, known: Tensor) -> ExampleStats:
-        """Return all influences, with those of the task that is open, of the `known` ids."""
+    def with_open(self, stats: ExampleStats, stored: Tensor) -> ExampleStats:
+        """Return all influences, with those of the task that is open, of the `stored` ids."""
         together = measured()
         together.merge(self.influence)
         together.merge(stats)
-        keep_only(together, known)
+        keep_only(together, stored)
         return together
 
     def forget(self, ids: Sequence[int], reason: str, from_memory: int) -> None:
@@ -178,12 +178,12 @@ class History:
         self.records.load_state_dict(section(tensors, "records"))
 
 
-def keep_only(stats: ExampleStats, known: Tensor) -> None:
-    """Forget all examples but those of the `known` ids."""
-    stats.forget(stats.ids[~torch.isin(stats.ids, known)])
+def keep_only(stats: ExampleStats, stored: Tensor) -> None:
+    """Forget all examples but those of the `stored` ids."""
+    stats.forget(stats.ids[~torch.isin(stats.ids, stored)])
 
 
-def known_ids(memory: Memory, tasks: Sequence[Task]) -> Tensor:
+def stored_ids(memory: Memory, tasks: Sequence[Task]) -> Tensor:
     """Return the ids of what the memory or a task still knows."""
     return torch.cat([memory.ids[memory.occupied], *(task.train.ids for task in tasks)])
 

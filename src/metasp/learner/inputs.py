@@ -59,7 +59,7 @@ class Labelled(NamedTuple):
         """Classes among the labels, ascending; none where labels are not classes."""
         return tuple(sorted({*self.labels.tolist()})) if self.are_classes else ()
 
-    def at(self, index: Tensor) -> "Labelled":
+    def at(self, index: "Tensor | slice[None, int, None]") -> "Labelled":
         """Select some of the examples."""
         return Labelled(trees.rows(self.inputs, index), self.labels[index], self.names)
 

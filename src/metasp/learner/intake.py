@@ -1,33 +1,28 @@
 """Intake of a learner: examples that come in are checked, encoded, named, and made a task."""
 
-import numbers
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from metasp import trees
 from metasp.data.validation import held_out
-from metasp.errors import UserError
+from metasp.errors import BATCHNORM_NEEDS_TWO, UserError
+from metasp.influence.checks import enough_values
 from metasp.learner.build import LearnerSettings, UserCode
-from metasp.learner.checks import (
-    check_fit,
-    check_follows,
-    check_ids,
-    check_known_classes,
-    check_same_kind,
-    check_scored,
-)
 from metasp.learner.head import head_layer, resize_head
 from metasp.learner.history import History
 from metasp.learner.inputs import Labelled, as_ids, renumbered
-from metasp.learner.outputs import model_outputs
+from metasp.learner.outputs import first_line, model_outputs
+from metasp.memory.rehsel import CLUSTERING
 from metasp.methods import Recipe
 from metasp.train.from_spec import check_stopping
 from metasp.train.trainer import Trainer
-from metasp.trees import Tree
+from metasp.trees import Tree, kind
 from metasp.types import Examples, Task
 
 
@@ -56,7 +51,8 @@ class Intake:
     ) -> None:
         self.trainer, self.history, self.method = trainer, history, method
         self.recipe, self.settings, self.code = recipe, settings, code
-        self.head = head_layer(trainer.learner.model, settings.head) if settings.head else None
+        self.context = trainer.learner
+        self.head = head_layer(self.context.model, settings.head) if settings.head else None
 
     @property
     def head_size(self) -> int:
@@ -64,62 +60,70 @@ class Intake:
         return 0 if self.head is None else self.head.out_features
 
     def resize_head(self, size: int) -> None:
-        context = self.trainer.learner
         if self.head is not None and size:
-            resize_head(self.head, size, context.optimizer, context.streams["head"])
+            resize_head(self.head, size, self.context.optimizer, self.context.streams["head"])
 
-    def numbered(self, data: Labelled) -> Labelled:
-        """Return examples under the learner's numbers of classes."""
-        return renumbered(data, self.history.class_names) if self.trainer.tasks else data
-
-    def encoded(self, data: Labelled) -> Labelled:
-        """Return what the learner goes on with of examples, their features in the cache."""
+    def encoded(self, data: Labelled, cache: bool = True) -> Labelled:
+        """Return what the learner goes on with of examples: those, or their features. `cache`: the
+        features are asked for again."""
         if self.code.encoder is None:
             return data
-        return self.code.encoder.entered(data, as_features=self.settings.keep == "features")
+        features = self.code.encoder(data.inputs, cache)
+        return data._replace(inputs=features) if self.settings.keep == "features" else data
 
     def admit(self, data: Labelled, ids: Any, of_task: bool) -> tuple[Labelled, Tensor]:
         """Return those of the examples that were not forgotten, as the memory will hold them, and
         their ids. Nothing of the learner changes. Features are cached of a whole task alone: nobody
         knows what of a stream will come again."""
-        context, known, encoder = self.trainer.learner, self.trainer.tasks, self.code.encoder
-        data = self.numbered(data)
+        if self.trainer.tasks:
+            data = renumbered(data, self.history.class_names)
         names = as_ids(ids, len(data.labels), self.history.next_id)
-        if ids is not None:
-            check_ids(names, data, known)
+        if ids is not None and data.are_classes:
+            self._check_ids(names, data)
         left = torch.nonzero(~torch.isin(names, torch.tensor(self.history.forgotten))).flatten()
         data, names = data.at(left), names[left]
-        if not len(left):
-            return data, names
-        if of_task or encoder is None:
-            data = self.encoded(data)
-        else:
-            data = data._replace(inputs=encoder(data.inputs))
-        check_follows(context, data, known, self.history.learned)
+        if len(left):
+            data = self.encoded(data, cache=of_task)
+            self.check_follows(data)
         return data, names
+
+    def check_follows(self, data: Labelled) -> None:
+        """Raise if examples are not of the kind that the learner has had before."""
+        before: list[tuple[str, Tree, str]] = []
+        if self.trainer.tasks:
+            before.append(("labels", data.labels, kind(self.trainer.tasks[-1].train.labels)))
+        if self.context.memory.inputs is not None and self.history.learned:
+            # As the last task had them, for a memory may hold bytes as floats.
+            before.append(("inputs", data.inputs, self.history.learned[-1]["inputs"]))
+        for name, rows, kind_before in before:
+            if kind(rows) != kind_before:
+                raise UserError(
+                    f"the {name} are {kind(rows)} and were {kind_before} before: a learner keeps "
+                    "to one kind, so bring them to one shape and type."
+                )
 
     def fit(self, data: Labelled) -> None:
         """Give the head an output for each class that has come, and check that all fits; where it
         does not, the head is as before."""
-        context, size = self.trainer.learner, self.head_size
-        before = context.streams["head"].get_state()
+        size, stream = self.head_size, self.context.streams["head"]
+        before = stream.get_state()
         try:
             if data.are_classes:
                 self.resize_head(max(size, int(data.labels.max()) + 1))
-            check_fit(context, data, self.recipe, self.code.loss_fn)
+            self._check_method(data)
+            self._check_model(data)
         except UserError:
             self.resize_head(size)
-            context.streams["head"].set_state(before)
+            stream.set_state(before)
             raise
 
     def enter(self, data: Labelled, names: Tensor) -> None:
         """Know the classes and ids of examples that are about to be learned."""
-        context, closed = self.trainer.learner, self.trainer.tasks
-        closed = closed[:-1] if self.trainer.open else closed
+        closed = self.trainer.tasks[:-1] if self.trainer.open else self.trainer.tasks
         self.history.class_names = data.names
         self.history.next_id = max(self.history.next_id, int(names.max()) + 1)
-        if {label for task in closed for label in task.classes} & {*data.classes}:
-            context.plan = replace(context.plan, shared_classes=True)
+        if classes_of(closed) & {*data.classes}:
+            self.context.plan = replace(self.context.plan, shared_classes=True)
 
     def make_task(self, given: TaskData) -> Task:
         """Return the next task of the stream; the head has grown for it and the history knows of
@@ -131,12 +135,14 @@ class Intake:
         if not len(names):
             raise UserError("every example of the dataset was forgotten before: nothing is left.")
         self.fit(data)
-        test = self._tested(given.test, data)
+        test = data.no_examples()
+        if given.test is not None:
+            test = self._to_compare(given.test, data).examples()
         data, names, held = self._split(data, names, given.validation)
         self.enter(data, names)
         train = data.examples(names)
         task = Task(len(tasks), data.classes, train, test, validation=held)
-        self.history.begin_task(trees.kind(data.inputs), len(names))
+        self.history.begin_task(kind(data.inputs), len(names))
         if given.trusted is not None:
             task = replace(task, trusted=self.verified(given.trusted, [*tasks, task]))
         if self.recipe.selection is None:  # no memory to pin them in
@@ -147,22 +153,71 @@ class Intake:
         """Return examples whose labels a person has verified, under ids of their own."""
         if self.trainer.tasks or self.history.class_names:
             data = renumbered(data, self.history.class_names)
-        classes = {label for task in tasks for label in task.classes}
-        check_known_classes(data, classes, self.history.class_names, "verified examples")
+        self._check_classes(data, tasks, self.history.class_names, "verified examples")
         data = self.encoded(data)
-        check_follows(self.trainer.learner, data, tasks, self.history.learned)
+        self.check_follows(data)
         names = self.history.next_id + torch.arange(len(data.labels))
         self.history.next_id = int(names[-1]) + 1
         return data.examples(names)
 
-    def _tested(self, test: Labelled | None, data: Labelled) -> Examples:
-        """Return the examples that a task is tested by; there may be none."""
-        if test is None:
-            return data.no_examples()
-        test = self.encoded(renumbered(test, data.names))
-        check_scored(test.labels, data.labels, self.code)
-        model_outputs(self.trainer.learner, trees.rows(test.inputs, slice(2)))
-        return test.examples()
+    def check_scored(self, labels: Tensor, learned: Tensor) -> None:
+        """Raise if labels cannot be compared with those that were learned; a user's metric may take
+        any."""
+        numbers = self.code.loss_fn is None and labels.is_floating_point()  # where classes are due
+        alike = labels.shape[1:] == learned.shape[1:] and not numbers
+        if self.code.metric is None and not alike:
+            raise UserError(
+                f"the labels to score against are {kind(labels)} and those learned "
+                f"{kind(learned)}: bring them to one kind."
+            )
+
+    def check_online(self) -> None:
+        """Raise if this cannot learn from a stream without boundaries, and name what can."""
+        context, selection = self.context, self.context.selection
+        if "boundaries" in self.recipe.kind.needs:
+            raise UserError(
+                f"{self.method} must know where a task ends, and a stream does not tell: use er, "
+                "derpp, er-ace, mir, gss, gmed or metasp, or learn whole tasks."
+            )
+        if context.weigh is not None and context.weigh.judges:
+            raise UserError(
+                "influence robust judges a whole task at once, and a stream has none: use "
+                "influence metasp, or learn whole tasks."
+            )
+        if self.recipe.selection is not None and selection.at != "step":
+            raise UserError(
+                f"{self.method} chooses what to keep at a task's end, and a stream has none: pass "
+                "selection='reservoir', 'greedy' (balanced by class) or 'ring', or learn whole "
+                "tasks."
+            )
+        if self.code.scheduler is not None and self.settings.scheduler_step != "step":
+            raise UserError(
+                "the scheduler moves at the end of an epoch, and a stream has none: pass "
+                "scheduler_step='step'."
+            )
+        if self.code.encoder is not None and self.settings.keep != "features":
+            raise UserError(
+                "with an encoder a stream keeps features alone: make the learner with "
+                "keep='features'."
+            )
+
+    def check_alone(self, inputs: Tree) -> None:
+        """Raise if the model cannot be trained on one example: batch normalisation cannot."""
+        trial = deepcopy(self.context.model).eval()
+        normalising = [module for module in trial.modules() if isinstance(module, _BatchNorm)]
+        for module in normalising:
+            module.train()
+        if normalising:
+            with torch.no_grad(), enough_values(BATCHNORM_NEEDS_TWO):
+                rows = trees.each(lambda t: t.to(self.context.device), inputs)
+                trees.call(trial, self.context.transform(rows))
+
+    def _to_compare(self, data: Labelled, learned: Labelled) -> Labelled:
+        """Return further examples, to test or validate by, under a task's numbers of classes."""
+        data = self.encoded(renumbered(data, learned.names))
+        self.check_scored(data.labels, learned.labels)
+        model_outputs(self.context, trees.rows(data.inputs, slice(2)))
+        return data
 
     def _split(
         self, data: Labelled, names: Tensor, validation: Labelled | float | None
@@ -172,40 +227,129 @@ class Intake:
             return data, names, None
         check_stopping(self.method, self.recipe)
         if isinstance(validation, float):
-            stream = self.trainer.learner.streams["held-out"]
-            rows = held_out(data.labels, validation, stream)
+            rows = held_out(data.labels, validation, self.context.streams["held-out"])
             rest = torch.nonzero(~torch.isin(torch.arange(len(names)), rows)).flatten()
             return data.at(rest), names[rest], data.at(rows).examples(names[rows])
-        validation = self.encoded(renumbered(validation, data.names))
-        check_same_kind(validation, data)
+        validation = self._to_compare(validation, data)
         if data.are_classes:
-            classes = {label for task in self.trainer.tasks for label in task.classes}
-            every = classes | {*data.classes}
-            check_known_classes(validation, every, data.names, "validation dataset")
+            this = Task(0, data.classes, data.no_examples(), data.no_examples())
+            tasks = [*self.trainer.tasks, this]
+            self._check_classes(validation, tasks, data.names, "validation dataset")
         return data, names, validation.examples()
 
     def _raw_inputs_needed(self) -> list[Tree]:
         """Return raw inputs of earlier tasks whose features are still asked for."""
-        memory = self.trainer.learner.memory
+        memory = self.context.memory
         if self.settings.keep == "features":
             return []
         tests = [task.test.source for task in self.trainer.tasks if len(task.test)]
         return tests if memory.inputs is None else [memory.read(memory.occupied).inputs, *tests]
 
+    def _check_ids(self, names: Tensor, data: Labelled) -> None:
+        """Raise if an id was given to an example of another class before: it cannot be the same."""
+        before: dict[int, int] = {}
+        for task in self.trainer.tasks:
+            if task.classes:
+                before.update(zip(task.train.ids.tolist(), task.train.labels.tolist()))
+        for name, label in zip(names.tolist(), data.labels.tolist()):
+            if before.get(name, label) != label:
+                raise UserError(
+                    f"id {name} was given to an example of class {before[name]} before and now to "
+                    f"one of class {label}: ids name examples for life; leave ids out for running "
+                    "numbers."
+                )
 
-def check_patience(patience: Any) -> int:
-    """Return the patience, or raise if it is no number of epochs."""
-    integral = isinstance(patience, numbers.Integral) and not isinstance(patience, bool)
-    if not integral or patience < 1:
-        raise UserError(f"patience is {patience!r}: give a whole number of epochs, 1 or more.")
-    return int(patience)
+    def _check_classes(
+        self, data: Labelled, tasks: Sequence[Task], names: Sequence[str], what: str
+    ) -> None:
+        """Raise if further examples have classes that no task has had."""
+        classes = classes_of(tasks)
+        strange = sorted({*data.classes} - classes)
+        if strange or not data.are_classes:
+            allowed = ", ".join(names[c] if names else str(c) for c in sorted(classes))
+            wrong = [repr(data.names[c]) if data.names else str(c) for c in strange]
+            raise UserError(
+                f"the {what} has examples of class {wrong[0] if wrong else kind(data.labels)}, "
+                f"which no task has had: give examples of {allowed}."
+            )
+
+    def _check_method(self, data: Labelled) -> None:
+        """Raise if method, selection or loss cannot take such inputs or labels."""
+        method, selection, few = self.recipe.kind, self.context.selection, data.at(slice(2)).inputs
+        weigh, custom = self.context.weigh, self.code.loss_fn is not None
+        if custom and "own loss" in method.needs:
+            raise UserError(
+                f"{method.__name__} learns classes by a loss of its own: leave loss_fn out, or "
+                "use another method, such as er or derpp."
+            )
+        if not data.are_classes and not custom:
+            raise UserError(
+                f"the labels are {kind(data.labels)}, and classes are whole numbers of shape (n,), "
+                "as labels.long() makes them: pass loss_fn=, with one loss per example, for "
+                "anything but classes."
+            )
+        judges = weigh is not None and weigh.judges
+        if not data.are_classes and (judges or "classes" in method.needs):
+            raise UserError(
+                f"{self.method} {'with influence robust ' * judges}needs classes and these labels "
+                "are not classes: use another method, such as er or metasp."
+            )
+        with_memory = self.recipe.selection is not None
+        if not data.are_classes and with_memory and selection.classes:
+            raise UserError(
+                "this selection shares the memory by class and these labels are not classes: pass "
+                "selection='reservoir'."
+            )
+        if "real inputs" in method.needs:
+            moved = self.context.transform(few)
+            if not isinstance(moved, Tensor) or not moved.is_floating_point():
+                raise UserError(
+                    f"{method.__name__} moves inputs along gradients, and these are {kind(few)}, "
+                    "not one tensor of floats: use another method, such as er or metasp."
+                )
+        clusters = with_memory and selection.decide in CLUSTERING and selection.points == "pixels"
+        if clusters and not isinstance(few, Tensor):
+            raise UserError(
+                "this selection clusters the numbers of one tensor and these inputs are several: "
+                "pass selection='rehsel-features', or method='metasp'."
+            )
+
+    def _check_model(self, data: Labelled) -> None:
+        """Raise if the model or the loss cannot take such examples."""
+        few = data.at(slice(2))
+        labels = few.labels.to(self.context.device)
+        outputs = model_outputs(self.context, few.inputs).to(self.context.device)
+        if self.code.loss_fn is None:
+            check_range(outputs, data.labels)
+        try:
+            losses = self.context.loss_fn(outputs, labels)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            raise UserError(
+                f"loss_fn cannot take outputs that are {kind(outputs)} with labels that are "
+                f"{kind(labels)} ({first_line(error)}): make loss_fn take both."
+            ) from error
+        if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise UserError(
+                f"loss_fn gives {shape} for {len(outputs)} examples: return one number per "
+                'example, for instance F.mse_loss with reduction="none" and a mean over the '
+                "outputs."
+            )
 
 
-def check_share(share: numbers.Real) -> float:
-    """Return the share of a dataset to hold out, or raise if it is none."""
-    if not 0 < float(share) < 1:
+def classes_of(tasks: Sequence[Task]) -> set[int]:
+    """Return the classes of all tasks."""
+    return set().union(*(task.classes for task in tasks))
+
+
+def check_range(outputs: Tensor, labels: Tensor) -> None:
+    """Raise if a label (n,) has no output (n, classes)."""
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0:
+        raise UserError(f"label {low} is negative: number the classes from 0.")
+    if outputs.dim() != 2 or high >= outputs.shape[1]:
+        shape = tuple(outputs.shape[1:])
         raise UserError(
-            f"validation is {share!r}: give a share between 0 and 1 of the dataset, or a dataset "
-            "of its own."
+            f"label {high} is out of range for outputs of shape {shape} per example: give the "
+            "model a larger last layer, or name it with head= to let it grow."
         )
-    return float(share)

@@ -38,7 +38,7 @@ from metasp.learner.inputs import (
     check_order,
     ids_to_forget,
 )
-from metasp.learner.intake import Intake, TaskData, check_patience, check_share
+from metasp.learner.intake import Intake, TaskData
 from metasp.learner.outputs import Metric, answers
 from metasp.learner.session import Session
 from metasp.learner.views import InfluenceRow, MemoryView
@@ -48,7 +48,7 @@ from metasp.train.early_stopping import PATIENCE
 from metasp.train.online import WINDOW, MakeDetector
 from metasp.types import LossFn, Rows
 
-APART = (
+DIFFERENT = (
     "the processes of this learner no longer hold the same numbers, so nothing is stored: load its "
     "last file, on machines of one kind."
 )
@@ -179,21 +179,23 @@ class ContinualLearner:
         check_trainable(self.model)  # there may be none left since the last task
         if ids is not None:
             check_order(dataset)
-        random = session.random.state()
-        try:
-            with session.random.used():  # a loader may shuffle
-                train = session.read(dataset)
-                tests = None if test is None else session.read(test, "test dataset")
-                verified = None if trusted is None else session.read(trusted, "verified examples")
-                held: Labelled | float | None = None
-                if isinstance(validation, Real):
-                    held = check_share(validation)
-                elif validation is not None:
-                    held = session.read(validation, "validation dataset")
-        except BaseException:
-            session.random.restore(random)
-            raise
-        self._trainer.stopping.patience = check_patience(patience)
+        with session.reading() as random:
+            train = session.read(dataset)
+            tests = None if test is None else session.read(test, "test dataset")
+            verified = None if trusted is None else session.read(trusted, "verified examples")
+            held: Labelled | float | None = None
+            if isinstance(validation, Real):
+                held = float(validation)
+            elif validation is not None:
+                held = session.read(validation, "validation dataset")
+        if isinstance(held, float) and not 0 < held < 1:
+            raise UserError(
+                f"validation is {held:g}: give a share between 0 and 1 of the dataset, or a "
+                "dataset of its own."
+            )
+        if patience < 1:
+            raise UserError(f"patience is {patience!r}: give a number of epochs, 1 or more.")
+        self._trainer.stopping.patience = patience
         events = session.run(TaskData(train, ids, tests, verified, held), random)
         self._stream = ref(events)
         return events
@@ -258,7 +260,7 @@ class ContinualLearner:
             if names and not self.class_names:
                 raise UserError("the classes were learned as numbers: leave names out.")
             outputs = self._session.outputs(self._session.read_inputs(x), scored=True)
-            classes = answers(outputs, self.classes, self._session.intake.code.loss_fn)
+            classes = answers(outputs, self.classes, self._session.code.loss_fn)
             return [self.class_names[c] for c in classes.tolist()] if names else classes
 
     def outputs(self, x: Columns) -> Tensor:
@@ -362,7 +364,7 @@ class ContinualLearner:
         with self._session.turn:
             tensors, about = self._session.content()
             if ranks is not None:
-                check_alike(ranks, tensors, APART)
+                check_alike(ranks, tensors, DIFFERENT)
             content = files.pack(tensors, about)
         heard(ranks, lambda: files.write(Path(path), content))
 

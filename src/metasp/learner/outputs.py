@@ -39,6 +39,20 @@ def unchanged(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
+@contextmanager
+def in_training(model: nn.Module) -> Iterator[None]:
+    """Hold the model in training mode, its modules too unless it is in that mode already: a layer
+    that the user has put to rest stays so. Afterwards all modes are as before."""
+    modes = {module: module.training for module in model.modules()}
+    if not model.training:
+        model.train()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 @torch.no_grad()
 def model_outputs(
     context: TrainingContext,

@@ -3,6 +3,7 @@ all, while other threads may read between two steps."""
 
 import threading
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,19 +19,18 @@ from metasp.example_stats import ExampleStats
 from metasp.influence.parallel import Ranks
 from metasp.learner import files
 from metasp.learner.build import check_trainable
-from metasp.learner.checks import check_alone, check_follows, check_online, check_scored
 from metasp.learner.history import (
     History,
-    known_ids,
     pack_tasks,
+    stored_ids,
     unpack_tasks,
     with_ids,
     without_examples,
     without_inputs,
 )
 from metasp.learner.inputs import Labelled, read_examples, read_inputs, renumbered
-from metasp.learner.intake import Intake, TaskData
-from metasp.learner.outputs import model_outputs, score_outputs, unchanged
+from metasp.learner.intake import Intake, TaskData, classes_of
+from metasp.learner.outputs import in_training, model_outputs, score_outputs, unchanged
 from metasp.methods.context import TrainingContext
 from metasp.methods.label_model import Verdicts, judge
 from metasp.processes import check_alike
@@ -51,13 +51,13 @@ class Turns:
         self._depth = 0
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
-        if self._owner == me:
+        thread = threading.get_ident()
+        if self._owner == thread:
             self._lock.acquire()
         else:
             with self._queue:  # who waits stands before the one that comes back for its next step
                 self._lock.acquire()
-            self._owner = me
+            self._owner = thread
         self._depth += 1
 
     def __exit__(
@@ -91,6 +91,7 @@ class Session:
         self, trainer: Trainer, history: History, intake: Intake, ranks: Ranks | None
     ) -> None:
         self.trainer, self.history, self.intake, self.ranks = trainer, history, intake, ranks
+        self.code, self.settings = intake.code, intake.settings
         self.context: TrainingContext = trainer.learner
         self.model: nn.Module = trainer.learner.model
         self.random = OwnRandomness(self.context.streams, self.context.device)
@@ -100,7 +101,7 @@ class Session:
     @property
     def classes(self) -> tuple[int, ...]:
         """All classes seen, ascending."""
-        return tuple(sorted({label for task in self.trainer.tasks for label in task.classes}))
+        return tuple(sorted(classes_of(self.trainer.tasks)))
 
     def check_idle(self, what: str) -> None:
         if self.before is not None:
@@ -111,7 +112,7 @@ class Session:
 
     def check_learned(self) -> None:
         """Raise where nothing can be said of classes, before there are any."""
-        if not self.history.learned and self.intake.code.loss_fn is None:
+        if not self.history.learned and self.code.loss_fn is None:
             raise UserError(
                 "no class has been learned yet: learn a dataset first, or call `outputs` for what "
                 "the model returns now."
@@ -120,18 +121,15 @@ class Session:
     def read(self, data: Any, what: str = "dataset") -> Labelled:
         """Read all examples of whatever holds them; every process must be given the same."""
         examples = read_examples(data, self.dtype, what)
-        columns = trees.to_columns("inputs", examples.inputs)
-        self.check_alike({"labels": examples.labels, **columns}, what)
+        self._check_alike(examples.inputs, what, {"labels": examples.labels})
         return examples
 
-    def check_alike(self, tensors: State, what: str) -> None:
-        """Raise unless all processes were given the same tensors."""
-        if self.ranks is not None:
-            apart = (
-                f"the processes were not given the same {what}: give all of them the same rows, "
-                "which the learner splits itself."
-            )
-            check_alike(self.ranks, tensors, apart)
+    def read_inputs(self, x: Any) -> Tree:
+        """Read inputs without labels; every process must be given the same."""
+        stored = self.context.memory.inputs if self.settings.keep == "inputs" else None
+        inputs = read_inputs(x, stored, self.dtype)
+        self._check_alike(inputs, "inputs")
+        return inputs
 
     @property
     def dtype(self) -> torch.dtype:
@@ -139,12 +137,29 @@ class Session:
         every = list(self.model.parameters())
         return next((p.dtype for p in every if p.requires_grad), every[0].dtype)
 
-    def read_inputs(self, x: Any) -> Tree:
-        """Read inputs without labels; every process must be given the same."""
-        held = self.context.memory.inputs if self.intake.settings.keep == "inputs" else None
-        inputs = read_inputs(x, held, self.dtype)
-        self.check_alike(trees.to_columns("inputs", inputs), "inputs")
-        return inputs
+    @contextmanager
+    def reading(self) -> Iterator[State]:
+        """Read data by the learner's random streams: a loader may shuffle. Gives their state before
+        that, to which they return if it fails."""
+        before = self.random.state()
+        try:
+            with self.random.used():
+                yield before
+        except BaseException:
+            self.random.restore(before)
+            raise
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Train: alone, in training mode, and by the learner's random streams."""
+        with (
+            ONE_AT_A_TIME,
+            self.turn,
+            self.random.used(),
+            torch.enable_grad(),
+            in_training(self.model),
+        ):
+            yield
 
     def run(self, data: TaskData, random: State) -> Generator[Event, None, None]:
         """Learn one task from beginning to end, or not at all, with the random streams as they were
@@ -156,26 +171,23 @@ class Session:
             tensors |= files.prefixed("random", random)
             copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
             self.before = before = Snapshot(copies, about, tasks)
-        stats, modes = self.context.influence_stats, modes_of(self.model)
+        stats = self.context.influence_stats
         try:
-            with ONE_AT_A_TIME, self.turn, self.random.used():
+            with self.stepping():
                 if trainer.open:
                     raise UserError(
                         "a stream of batches is open: call finish() to end its task before a whole "
                         "one."
                     )
                 trainer.tasks.append(self.intake.make_task(data))
-                if not self.model.training:
-                    self.model.train()
             steps = trainer.run()
             while self.before is before:
-                with ONE_AT_A_TIME, self.turn, self.random.used(), torch.enable_grad():
+                with self.stepping():
                     event = next(steps)
                     if isinstance(event, Evaluated):
                         self.history.add_test({**as_record(event), "on": list(event.on)})
                     if isinstance(event, TaskFinished):
                         self._close_task(event, stats)
-                        restore_modes(modes)
                         self.before = None
                 yield event
         except Diverged as error:
@@ -186,7 +198,6 @@ class Session:
             if self.before is before:
                 with ONE_AT_A_TIME, self.turn:
                     self.restore(before)
-                    restore_modes(modes)
                     self.before = None
 
     def observe(self, data: Labelled, ids: Rows | None) -> list[Event]:
@@ -197,20 +208,18 @@ class Session:
             check_trainable(self.model)
             opening = not trainer.open
             if opening:
-                check_online(
-                    intake.method, intake.recipe, self.context, intake.code, intake.settings
-                )
+                intake.check_online()
             data, names = intake.admit(data, ids, of_task=False)
             if not len(names):
                 return []
             if len(names) == 1 and not len(self.context.memory):
-                check_alone(self.context, data.inputs)
+                intake.check_alone(data.inputs)
             if opening or {*data.classes} - {*trainer.tasks[-1].classes}:
                 intake.fit(data)
             intake.enter(data, names)
             if opening:
-                if intake.code.encoder is not None:
-                    intake.code.encoder.check_unchanged()
+                if self.code.encoder is not None:
+                    self.code.encoder.check_unchanged()
                 train, test = data.examples(names), data.no_examples()
                 trainer.tasks.append(Task(len(trainer.tasks), data.classes, train, test))
                 history.begin_task(trees.kind(data.inputs), 0)
@@ -222,35 +231,6 @@ class Session:
         """End the open task."""
         with ONE_AT_A_TIME, self.turn:
             return self._stepped(close(self.trainer))
-
-    def _stepped(self, steps: Iterator[Event]) -> list[Event]:
-        """Take all steps of an open task, and return their events."""
-        stats, modes = self.context.influence_stats, modes_of(self.model)
-        try:
-            if not self.model.training:
-                self.model.train()
-            with self.random.used(), torch.enable_grad():
-                events = list(steps)
-        except Diverged as error:
-            raise UserError(
-                f"{error.event}: load the learner as it was last saved, and try a smaller lr."
-            ) from error
-        finally:
-            restore_modes(modes)
-        for event in events:
-            if isinstance(event, TaskFinished):
-                self._close_task(event, stats)
-                tasks = self.trainer.tasks
-                tasks[-1] = without_examples(tasks[-1])
-                self.history.bound(known_ids(self.context.memory, tasks))
-        return events
-
-    def _close_task(self, event: TaskFinished, stats: ExampleStats) -> None:
-        """Keep of a finished task what the learner needs to know: not its inputs."""
-        tasks = self.trainer.tasks
-        self.history.finish_task(event, tasks[-1], stats)
-        tasks[-1] = without_inputs(tasks[-1])
-        self.context.current = None
 
     def trust(self, data: Labelled) -> list[int]:
         """Pin verified examples in the memory. Returns their ids."""
@@ -270,9 +250,9 @@ class Session:
         with self.turn:
             self.check_learned()
             data = renumbered(data, self.history.class_names)
-            if self.intake.code.encoder is not None and self.intake.settings.keep == "features":
-                data = data._replace(inputs=self.intake.code.encoder(data.inputs))
-            check_follows(self.context, data, self.trainer.tasks, self.history.learned)
+            if self.code.encoder is not None and self.settings.keep == "features":
+                data = data._replace(inputs=self.code.encoder(data.inputs))
+            self.intake.check_follows(data)
             with unchanged(self.model):
                 return judge(self.context, data.examples(names)), data
 
@@ -280,22 +260,20 @@ class Session:
         """Return the model's outputs for raw inputs, or what the method predicts by."""
         with self.turn:
             scoring = self.context.scoring() if scored else None
-            return model_outputs(self.context, inputs, scoring, self.intake.code.encoder)
+            return model_outputs(self.context, inputs, scoring, self.code.encoder)
 
     def score(self, data: Labelled) -> float:
         """Return the metric, the accuracy, or the mean loss on raw examples."""
-        code, context = self.intake.code, self.context
+        code = self.code
         with self.turn:
             if code.metric is None:
                 self.check_learned()
             if self.trainer.tasks:
                 data = renumbered(data, self.history.class_names)
-                check_scored(data.labels, self.trainer.tasks[-1].train.labels, code)
-            if code.encoder is not None:
-                code.encoder(data.inputs, cache=True)
-            outputs = self.outputs(data.inputs, scored=True)
-            classes = self.classes
-        return score_outputs(outputs, data.labels, classes, context, code.loss_fn, code.metric)
+                self.intake.check_scored(data.labels, self.trainer.tasks[-1].train.labels)
+            self.intake.encoded(data)  # into the cache
+            outputs, classes = self.outputs(data.inputs, scored=True), self.classes
+        return score_outputs(outputs, data.labels, classes, self.context, code.loss_fn, code.metric)
 
     def forget(self, gone: list[int], reason: str) -> None:
         """Go on without the examples of these ids, ascending."""
@@ -305,15 +283,15 @@ class Session:
             in_memory = int(torch.isin(self.context.memory.ids, wanted).sum())
             self.trainer.forget(wanted)
             self.history.forget(gone, reason, in_memory)
-            if gone and self.intake.code.encoder is not None:
-                self.intake.code.encoder.clear()  # it knows no ids
+            if gone and self.code.encoder is not None:
+                self.code.encoder.clear()  # it knows no ids
 
     def influence(self) -> ExampleStats:
         """Return the influences measured so far, in the open task too."""
         if not self.trainer.open:
             return self.history.influence
-        known = known_ids(self.context.memory, self.trainer.tasks)
-        return self.history.with_open(self.context.influence_stats, known)
+        ids = stored_ids(self.context.memory, self.trainer.tasks)
+        return self.history.with_open(self.context.influence_stats, ids)
 
     def snapshot(self) -> Snapshot:
         """Return all that a task may change, as it is: not copied."""
@@ -345,17 +323,17 @@ class Session:
         """Return the content of a file: tensors by name, and plain values. In the middle of a task
         of `run` it is that of the learner before the task."""
         tensors, about, tasks = self.before or self.snapshot()
-        of_method = {**self.intake.settings.settings, **dict(self.trainer.method.settings or {})}
-        given = {key: value for key, value in of_method.items() if value is not None}
-        encoder = self.intake.code.encoder
-        tensors = {**tensors, **self.history.state()}
-        return {**tensors, **files.prefixed("tasks", pack_tasks(tasks))}, {
+        of_method = {**self.settings.settings, **dict(self.trainer.method.settings or {})}
+        chosen = {key: value for key, value in of_method.items() if value is not None}
+        encoder = self.code.encoder
+        tensors = {**tensors, **self.history.state(), **files.prefixed("tasks", pack_tasks(tasks))}
+        return tensors, {
             **about,
             "version": __version__,
             "method": self.intake.method,
             "classes": [list(task.classes) for task in tasks],
-            "code": self.intake.code.names(),
-            "settings": {**self.intake.settings.as_dict(), "settings": given},
+            "code": self.code.names(),
+            "settings": {**self.settings.as_dict(), "settings": chosen},
             "encoder": None if encoder is None else encoder.weights,
         }
 
@@ -368,7 +346,7 @@ class Session:
             )
         self.intake.resize_head(about["head"])
         files.check_model(path, files.section(tensors, "model"), self.model)
-        encoder = self.intake.code.encoder
+        encoder = self.code.encoder
         if encoder is not None and encoder.weights != about["encoder"]:
             raise UserError(
                 f"{path} was saved with an encoder of other weights: pass the encoder that it was "
@@ -378,12 +356,36 @@ class Session:
         self.restore(Snapshot(tensors, about, tasks))
         self.history.restore(tensors)
 
+    def _stepped(self, steps: Iterator[Event]) -> list[Event]:
+        """Take all steps of an open task, and return their events."""
+        stats, tasks = self.context.influence_stats, self.trainer.tasks
+        try:
+            with self.stepping():
+                events = list(steps)
+        except Diverged as error:
+            raise UserError(
+                f"{error.event}: load the learner as it was last saved, and try a smaller lr."
+            ) from error
+        for event in events:
+            if isinstance(event, TaskFinished):
+                self._close_task(event, stats)
+                tasks[-1] = without_examples(tasks[-1])
+                self.history.bound(stored_ids(self.context.memory, tasks))
+        return events
 
-def modes_of(model: nn.Module) -> dict[nn.Module, bool]:
-    """Return which modules are in training mode."""
-    return {module: module.training for module in model.modules()}
+    def _close_task(self, event: TaskFinished, stats: ExampleStats) -> None:
+        """Keep of a finished task what the learner needs to know: not its inputs."""
+        tasks = self.trainer.tasks
+        self.history.finish_task(event, tasks[-1], stats)
+        tasks[-1] = without_inputs(tasks[-1])
+        self.context.current = None
 
-
-def restore_modes(modes: dict[nn.Module, bool]) -> None:
-    for module, training in modes.items():
-        module.training = training
+    def _check_alike(self, inputs: Tree, what: str, more: State | None = None) -> None:
+        """Raise unless all processes were given the same examples."""
+        if self.ranks is not None:
+            otherwise = (
+                f"the processes were not given the same {what}: give all of them the same rows, "
+                "which the learner splits itself."
+            )
+            columns = trees.to_columns("inputs", inputs)
+            check_alike(self.ranks, {**columns, **(more or {})}, otherwise)

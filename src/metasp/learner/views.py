@@ -1,15 +1,13 @@
 """Views of a learner: the memory as a data set, tables of its examples, its report and its page."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -36,11 +34,9 @@ from metasp.reports.suspects import RunScores
 from metasp.suspects import WAYS
 from metasp.train.trainer import Trainer
 from metasp.trees import Tree
+from metasp.types import Task
 
 UNNAMED = -1  # the id of an example that is judged without one
-
-Entries = Sequence[Mapping[str, Any]]
-"""Of each task: when it was learned, of how many examples, and how it was tested."""
 
 HEADER = ("task", "learned", "examples", "classes", "in memory", "before", "after", "now")
 
@@ -171,8 +167,6 @@ def verdict_table(
 
 def suspects_table(scored: RunScores, by: str | None, top: int | None) -> pa.Table:
     """Return the most suspect examples, one row each, the most suspect first."""
-    if top is not None and not is_count(top):
-        raise UserError(f"top is {top!r}: give a whole number of examples, or leave it out.")
     scores = scored.scores
     if not len(scores.ids):
         raise UserError(
@@ -207,9 +201,7 @@ def floats(values: Any) -> pa.DoubleArray:
 
 def explorer_page(session: Session, texts: Mapping[int, str] | None, limit: int) -> bytes:
     """Return the explorer's page of a learner, with given texts or what the memory holds."""
-    history, settings = session.history, session.intake.settings
-    if not is_count(limit):
-        raise UserError(f"limit is {limit!r}: give a whole number of examples to show.")
+    history, settings = session.history, session.settings
     if not history.learned:
         raise UserError("there is nothing to explore yet: learn a task first.")
     scored = history.scores()
@@ -241,7 +233,7 @@ def explorer_page(session: Session, texts: Mapping[int, str] | None, limit: int)
     return page_of([recorded(kept)], material, names, limit, [Place("", "")]).content
 
 
-def scenarios_of(learned: Entries, classes: Sequence[int]) -> dict[str, Any]:
+def scenarios_of(learned: Sequence[Mapping[str, Any]], classes: Sequence[int]) -> dict[str, Any]:
     """Return the scores of all tasks by scenario, where each was tested after each."""
     events = [event for entry in learned for event in entry.get("tested", [])]
     after = [event["on"] for event in events if not event["before"]]
@@ -253,8 +245,6 @@ def scenarios_of(learned: Entries, classes: Sequence[int]) -> dict[str, Any]:
 def material_of(memory: Memory, texts: Mapping[int, str] | None) -> Material:
     """Return what there is to look at: given texts by id, or else what the memory holds."""
     if texts is not None:
-        if not isinstance(texts, Mapping) or not all(map(is_count, texts)):
-            raise UserError("words are texts by the ids of examples: give {id: text, …}.")
         return Texts({int(name): str(text) for name, text in texts.items()})
     if memory.inputs is None:
         return Missing("The learner keeps no examples.")
@@ -266,7 +256,7 @@ def material_of(memory: Memory, texts: Mapping[int, str] | None) -> Material:
 def report_text(session: Session) -> str:
     """Return what was learned, task by task, as Markdown."""
     history, memory, tasks = session.history, session.context.memory, session.trainer.tasks
-    learned, names, scored = history.learned, history.class_names, history.scores()
+    learned, scored = history.learned, history.scores()
     lines = [
         f"# {session.intake.method} on {type(session.model).__name__}",
         "",
@@ -274,22 +264,8 @@ def report_text(session: Session) -> str:
         f"{memory.capacity} examples.",
     ]
     if learned:
-        lines += ["", pipes(HEADER), pipes(["---"] * len(HEADER))]
-    for task, entry in zip(tasks, learned):
-        first, last = (scores_on(one.get("tested", []), task.index) for one in (entry, learned[-1]))
-        scores = (first.get(True), first.get(False), last.get(False))
-        lines.append(
-            pipes(
-                [
-                    str(task.index + 1),
-                    entry.get("ended", "–"),
-                    str(entry["examples"]),
-                    ", ".join(names[c] if names else str(c) for c in task.classes) or "–",
-                    str(int((memory.tasks[memory.occupied] == task.index).sum())),
-                    *("–" if score is None else f"{score:.4f}" for score in scores),
-                ]
-            )
-        )
+        rows = [task_row(session, task, entry) for task, entry in zip(tasks, learned)]
+        lines += ["", *(f"| {' | '.join(row)} |" for row in [HEADER, ["---"] * len(HEADER), *rows])]
     notes = []
     if len(scored.scores.ids):
         way = scored.way(None)
@@ -300,40 +276,35 @@ def report_text(session: Session) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
-def scores_on(tests: Entries, task: int) -> dict[bool, float]:
-    """Return the score of a task before (True) and after (False) a task was learned."""
-    of_task = [test for test in tests if task in test["on"]]
-    return {bool(test["before"]): test["class_il"][test["on"].index(task)] for test in of_task}
-
-
-def is_count(value: object) -> bool:
-    """Tell whether it is a whole number from 0 on."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
-
-
-def pipes(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def task_row(session: Session, task: Task, entry: Mapping[str, Any]) -> list[str]:
+    """Return the row of a task in the report: `entry` is what the history says of it."""
+    memory, names = session.context.memory, session.history.class_names
+    first, last = (
+        {test["before"]: test["class_il"][test["on"].index(task.index)]
+         for test in one.get("tested", []) if task.index in test["on"]}
+        for one in (entry, session.history.learned[-1])
+    )  # fmt: skip
+    scores = first.get(True), first.get(False), last.get(False)
+    classes = ", ".join(names[c] if names else str(c) for c in task.classes)
+    return [
+        str(task.index + 1),
+        entry.get("ended", "–"),
+        str(entry["examples"]),
+        classes.replace("|", "\\|") or "–",
+        str(int((memory.tasks[memory.occupied] == task.index).sum())),
+        *("–" if score is None else f"{score:.4f}" for score in scores),
+    ]
 
 
 def with_progress_bar(events: Iterator[Event], trainer: Trainer) -> Iterator[Event]:
     """Yield the events, with a bar of the steps on standard error where that is a terminal."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
-        line, updated = bar.add_task("starting", total=None), 0.0
+    with Progress(console=console, disable=not console.is_terminal, expand=True) as bar:
+        line = bar.add_task("starting", total=None)
         for event in events:
             if isinstance(event, TaskStarted):
-                steps = sum(count for count, _ in trainer.remaining().values())
-                bar.update(line, total=steps)
+                bar.update(line, total=sum(count for count, _ in trainer.remaining().values()))
             elif isinstance(event, StepTaken):
-                bar.advance(line)
-                if (now := time.monotonic()) - updated > 0.2:
-                    updated = now
-                    words = f"task {event.task + 1} · {event.kind} · loss {event.loss:.3f}"
-                    bar.update(line, description=words)
+                text = f"task {event.task + 1} · {event.kind} · loss {event.loss:.3f}"
+                bar.update(line, advance=1, description=text)
             yield event
