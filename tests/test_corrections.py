@@ -1,7 +1,7 @@
 """Corrections of a person: files in, another stream out, one sentence about a bad file."""
 
 import json
-import time
+import os
 from pathlib import Path
 
 import pytest
@@ -48,22 +48,15 @@ def test_names_that_are_numbers_are_names(tmp_path):
         ("", "needs a first line with one column 'id'"),
         ("number,label\n1,cat\n", "its columns are 'number', 'label'"),
         ("id;label\n1;cat\n", "separated by commas"),
-        ("id,id,label\n1,2,cat\n", "one column 'id'"),
         ("id,name\n1,cat\n", "one column 'label'"),
         ("id,label\n1\n", "line 2 of .* has 1 cells"),
         ("id,label\n=1+1,cat\n", "line 2 of .* has the id '=1\\+1'"),
-        ("id,label\n-1,cat\n", "ids are whole numbers from 0"),
-        ("id,label\n1.5,cat\n", "ids are whole numbers from 0"),
         ("id,label\n١,cat\n", "ids are whole numbers from 0"),
         (f"id,label\n{10**30},cat\n", "ids are whole numbers from 0"),
-        ("id,label\n1,cat\n2,dog\n1,cat\n", "line 4 of .* names id 1 again: keep one"),
         ("id,label\n1,cat\n1,dog\n", "names id 1 again, as 'cat' and as 'dog'"),
         ("id,label\n1,cart\n", "unknown class in .* did you mean 'cat'"),
-        ("id,label\n1,4\n", "unknown class in .* '4'"),
-        ("id,label\n1,=2+2\n", "unknown class in .* '=2\\+2'"),
         ("id,label\n1,caf\u00e9\n".encode("latin-1"), "not UTF-8"),
         ("id,label\n1,cat\n".encode("utf-16"), "not UTF-8"),
-        ("id,label\n1,cat\n".encode("utf-16-le"), "not UTF-8"),
         ("id,label\n1,cat\n".encode("utf-16-be"), "not UTF-8"),
         (b"id,label\n1,\x00\n", "unknown class|not a CSV"),
         ("id,label\n1," + "x" * 200_000, "not a CSV file"),
@@ -77,24 +70,36 @@ def test_a_bad_file_is_one_sentence(tmp_path, text, words):
     assert len(str(told.value)) < 500
 
 
-@pytest.mark.slow
-def test_a_million_rows_are_read_in_time(tmp_path):
-    """A class is looked up once, however many rows name it."""
-    classes = [f"class {number}" for number in range(1000)]
-    rows = "".join(f"{i},{classes[i % 1000]}\n" for i in range(10**6))
-    path = written(tmp_path, "id,label\n" + rows)
-    start = time.process_time()
-    said = read_corrections({"verified": path}, classes, 10**6)
-    assert time.process_time() - start < 15
-    assert said.verified[-1] == (999_999, 999)
-    assert len(said.verified) == 10**6
+def test_a_relabel_takes_what_is_suggested_and_must_change_something(tmp_path):
+    path = written(tmp_path, "id,label,suggested\n4,cat,dog\n5,dog,\n6,dog,cat\n")
+    assert read(path, "relabel").relabel == ((4, 1), (6, 0))
+    assert read(written(tmp_path, "id,label\n4,dog\n"), "relabel").relabel == ((4, 1),)
+    with pytest.raises(UserError, match="names no class for any example"):
+        read(written(tmp_path, "id,label,suggested\n4,cat,\n"), "relabel")
+    train = load_benchmark(RunSpec()).tasks[0].train
+    same = tuple(zip(train.ids[:3].tolist(), train.labels[:3].tolist()))
+    with pytest.raises(UserError, match="the label that it has, so nothing would change"):
+        load_benchmark(RunSpec(relabel=same))
 
 
-def test_a_relabel_must_say_as_what(tmp_path):
-    with pytest.raises(UserError, match="has no label for id 4"):
-        read(written(tmp_path, "id,label\n4,\n"), "relabel")
-    with pytest.raises(UserError, match="cannot read"):
-        read(tmp_path / "none.csv")
+def test_what_cannot_be_read_is_refused_and_a_pipe_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    for name, words in (("none.csv", "cannot read"), ("pipe.csv", "a pipe"), (".", "a folder")):
+        with pytest.raises(UserError, match=words):
+            read(tmp_path / name)
+
+
+def test_a_verdict_counts_whatever_other_files_say(tmp_path):
+    files = {}
+    for kind, text in (
+        ("exclude", "id\n1\n2\n3\n"),
+        ("relabel", "id,label\n4,cat\n5,cat\n"),
+        ("verified", "id,label\n1,dog\n2,\n4,dog\n"),
+    ):
+        files[kind] = tmp_path / f"{kind}.csv"
+        files[kind].write_text(text)
+    said = read_corrections(files, CLASSES, 9)
+    assert said == Corrections((2, 3), ((5, 0),), ((1, 1), (4, 1)))
 
 
 def test_the_same_corrections_are_the_same_run_and_contradictions_none():
@@ -102,11 +107,10 @@ def test_the_same_corrections_are_the_same_run_and_contradictions_none():
     assert one == RunSpec(exclude=(3, 9), relabel=((4, 0), (5, 1)))
     assert one.exclude == (3, 9)
     assert RunSpec(exclude=()).digest == RunSpec().digest != one.digest
-    assert "exclude" not in RunSpec().as_dict()
     for bad, words in (
         ({"exclude": [3], "verified": [[3, 1]]}, "exclude and verified both have id 3"),
         ({"relabel": [[3, 1], [3, 2]]}, "two classes to id 3"),
-        ({"relabel": [[3, 1, 1]]}, "pairs"),
+        ({"relabel": [[3, 1, 1]]}, "relabel must be a list of"),
         ({"exclude": [-3]}, "whole numbers from 0"),
         ({"exclude": ["3"]}, "must be a list of numbers"),
     ):
@@ -220,7 +224,7 @@ def test_correct_run_again_compare_and_resume(tiny, tmp_path, capsys):
     known = told["labels known to be wrong"]
     assert known["a"] - known["b"] == 6
     ends = [open_run(p).outcome()["class_il"]["A_inf"] for p in (before, after)]
-    assert told["A_∞, class-IL"]["change"] == pytest.approx(ends[1] - ends[0])
+    assert told["A_∞, class-IL"]["change"] == pytest.approx(ends[1] - ends[0], abs=1e-6)
     # A second file adds to the first, and says another thing of one.
     again = written(
         tmp_path, f"id,label\n{wrong['id'][0]},\n{wrong['id'][7]},{wrong['label'][7]}\n"

@@ -66,35 +66,47 @@ class Corrections:
 def read_corrections(
     files: Mapping[str, Path], classes: Sequence[str], train_size: int
 ) -> Corrections:
-    """What the files say, by the name of what they are for; `train_size` examples there are. A
-    verified example without a label is wrong, and nobody knows what it is: it is left out."""
-    exclude: list[int] = []
-    pairs: dict[str, list[tuple[int, int]]] = {"relabel": [], "verified": []}
+    """Return what the files say, by the name of what they are for; there are `train_size`
+    examples. A person's verdict in `verified` counts, whatever the other files say of the same
+    example. A verified example without a label is wrong, and nobody knows what it is: it is left
+    out. A suspect without a suggested class keeps its label."""
+    read = dict[str, Corrections]()
     for kind, path in files.items():
-        rows = read_rows(path, train_size, labelled=kind != "exclude")
+        columns = {"exclude": (), "relabel": ("suggested", "label"), "verified": ("label",)}[kind]
+        rows = read_rows(path, train_size, columns)
         if kind == "exclude":
-            exclude += rows
+            read[kind] = Corrections(exclude=tuple(rows))
             continue
-        labels = {
-            cell: class_of(cell, classes, path) for cell in dict.fromkeys(rows.values()) if cell
-        }
-        for identity, cell in rows.items():
-            if cell:
-                pairs[kind].append((identity, labels[cell]))
-            elif kind == "verified":
-                exclude.append(identity)
-            else:
-                raise UserError(
-                    f"{path} has no label for id {identity}: give one, or exclude the example."
-                )
-    return Corrections(tuple(exclude), tuple(pairs["relabel"]), tuple(pairs["verified"]))
+        named = {cell: class_of(cell, classes, path) for cell in {*rows.values()} - {""}}
+        pairs = tuple((identity, named[cell]) for identity, cell in rows.items() if cell)
+        unnamed = tuple(identity for identity, cell in rows.items() if not cell)
+        if kind == "verified":
+            read[kind] = Corrections(exclude=unnamed, verified=pairs)
+        elif pairs:
+            read[kind] = Corrections(relabel=pairs)
+        else:
+            raise UserError(
+                f"{path} names no class for any example, so that nothing would change: fill in "
+                "its column suggested or label, or give the file to --exclude."
+            )
+    exclude, relabel = (read.get(kind, Corrections()) for kind in ("exclude", "relabel"))
+    verified = read.get("verified", Corrections())
+    decided = set(verified.ids)
+    left = Corrections(
+        tuple(identity for identity in exclude.exclude if identity not in decided),
+        tuple(pair for pair in relabel.relabel if pair[0] not in decided),
+    )
+    return left.updated(verified)
 
 
-def read_rows(path: Path, train_size: int, labelled: bool) -> dict[int, str]:
-    """The rows of a CSV file: by id, with the label where it is asked for, as it is written."""
+def read_rows(path: Path, train_size: int, label_columns: Sequence[str] = ()) -> dict[int, str]:
+    """Return the rows of a CSV file by id, with the cell of the first of `label_columns` that the
+    file has, as it is written."""
+    if not path.is_file() and path.exists():
+        raise UserError(f"{path} is a folder or a pipe: give a CSV file.")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return _rows(csv.reader(file), path, train_size, labelled)
+            return _rows(csv.reader(file), path, train_size, label_columns)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
@@ -104,20 +116,21 @@ def read_rows(path: Path, train_size: int, labelled: bool) -> dict[int, str]:
 
 
 def _rows(
-    lines: Iterable[list[str]], path: Path, train_size: int, labelled: bool
+    lines: Iterable[list[str]], path: Path, train_size: int, label_columns: Sequence[str]
 ) -> dict[int, str]:
     reader = iter(lines)
     names = [name.strip().lower() for name in next(reader, [])]
     if any("\0" in name for name in names):  # UTF-16 without a mark at its start
         raise _not_utf8(path)
-    for name in ("id", "label") if labelled else ("id",):
+    label = next((name for name in label_columns if name in names), None)
+    for name in ("id", label or label_columns[-1]) if label_columns else ("id",):
         if names.count(name) != 1:
             found = ", ".join(map(repr, names)) or "none"
             raise UserError(
                 f"{path} needs a first line with one column {name!r}, separated by commas; its "
                 f"columns are {found[:200]}."
             )
-    place, named = names.index("id"), names.index("label") if labelled else None
+    id_at, label_at = names.index("id"), None if label is None else names.index(label)
     rows: dict[int, str] = {}
     for number, cells in enumerate(reader, start=2):
         if len(cells) != len(names):
@@ -127,14 +140,14 @@ def _rows(
                 f"line {number} of {path} has {len(cells)} cells and the first line has "
                 f"{len(names)}: correct it."
             )
-        if not (cells[place] or any(cell.strip() for cell in cells)):
+        if not any(cell.strip() for cell in cells):
             continue
-        identity = _id_in(cells[place], number, path)
-        label = "" if named is None else from_cell(cells[named].strip())
+        identity = _id_in(cells[id_at], number, path)
+        cell = "" if label_at is None else from_cell(cells[label_at].strip())
         if identity in rows:
-            how = "" if rows[identity] == label else f", as {rows[identity]!r} and as {label!r}"
+            how = "" if rows[identity] == cell else f", as {rows[identity]!r} and as {cell!r}"
             raise UserError(f"line {number} of {path} names id {identity} again{how}: keep one.")
-        rows[identity] = label
+        rows[identity] = cell
         if len(rows) > train_size:
             raise UserError(
                 f"{path} has more rows than there are train examples ({train_size}): check that it "

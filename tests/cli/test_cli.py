@@ -222,8 +222,9 @@ def test_a_finished_run_says_what_to_do_with_it(method, other, tmp_path):
     runs = tmp_path / "my runs"
     done = metasp("run", *QUICK, "--method", method, "--runs", runs)
     (run,) = runs.iterdir()
-    look, compare, own = done.stdout.splitlines()[-3:]
-    assert look == f"look at it:    metasp explore '{run}'"
-    command = f"metasp run --method {other} --runs '{runs}' && metasp report '{runs}'"
-    assert compare == f"compare:       {command}"
+    wrong, look, compare, own = done.stdout.splitlines()[-4:]
+    assert wrong == f"wrong labels:  metasp suspects '{run}'"
+    assert look == f"look at it:    metasp explore '{run}' --serve"
+    command = f"metasp run --spec '{run}/spec.toml' --method {other} --runs '{runs}'"
+    assert compare == f"compare:       {command} && metasp report '{runs}'"
     assert own.endswith("--benchmark folder:PATH")

@@ -29,9 +29,11 @@ def test_what_rounds_to_zero_has_no_sign():
     assert difference_text(0.006, None, None) == "+0.01"
 
 
-def test_where_runs_are_as_usual_the_hint_does_not_name_the_folder(monkeypatch):
+def test_the_hint_repeats_the_stream_and_names_the_folder_where_it_is_not_the_usual(monkeypatch):
     monkeypatch.delenv("METASP_RUNS", raising=False)
-    assert "metasp run --method er && metasp report runs" in next_steps(Path("runs/a"), "gem")
+    told = next_steps(Path("runs/a"), "gem", ["--data", "my data"])
+    again = "metasp run --spec runs/a/spec.toml --data 'my data' --method er"
+    assert f"{again} && metasp report runs" in told
+    assert "metasp suspects runs/a --data 'my data'" in told
     monkeypatch.setenv("METASP_RUNS", "mine")
-    assert "metasp run --method er && metasp report mine" in next_steps(Path("mine/a"), "gem")
     assert "--method er --runs runs && " in next_steps(Path("runs/a"), "gem")

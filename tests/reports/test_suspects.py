@@ -307,7 +307,7 @@ def test_a_run_of_one_task_of_a_folder_names_its_files(
     trained = {row["file"] for row in csv.DictReader(call(capsys, run["run"], "--top", "99",
                "--format", "csv")[1].splitlines())}  # fmt: skip
     assert {row["file"] for row in rows} == moved & trained
-    assert [row["predicted"] for row in rows] == [Path(r["file"]).stem[:-3] for r in rows]
+    assert [row["suggested"] for row in rows] == [Path(r["file"]).stem[:-3] for r in rows]
     page = tmp_path / "page.html"
     with pytest.raises(SystemExit) as ended:
         main(["explore", run["run"], "--out", str(page)])

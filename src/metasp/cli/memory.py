@@ -89,7 +89,7 @@ def forget(
             "name what to forget in one way: by ids, by --from, or by --label and --task."
         )
     if file is not None:
-        ids = tuple(read_rows(file, MOST, labelled=False))
+        ids = tuple(read_rows(file, MOST))
     strange = unknown_ids(where, set(ids), data)
     if strange:
         raise UserError(f"{run} has no example with {words(strange)}: nothing was forgotten.")

@@ -181,10 +181,11 @@ def plain_value(text: str) -> Any:
 
 CORRECTIONS = {
     "exclude": "CSV file with a column id: leave these train examples out.",
-    "relabel": "CSV file with columns id and label: train examples that get this label.",
+    "relabel": "CSV file with columns id and suggested (or label): train examples that get this "
+    "label, where the cell names one.",
     "verified": "CSV file with columns id and label, such as the explorer saves: a person verified "
     "these. They leave the stream and are pinned in the memory; those without a label are left "
-    "out.",
+    "out. A verdict counts more than the other two files.",
 }
 
 

@@ -178,7 +178,7 @@ def show_result(run: "RunDir", as_json: bool, console: Console) -> None:
     console.print(score_table(result), balance_table(result))
     took = duration(result["seconds"]["total"])
     console.print(f"trained in {took}; stored in {run.path}", soft_wrap=True)
-    steps = next_steps(run.path, run.spec().method)
+    steps = next_steps(run.path, run.spec().method, typed_again("data"))
     console.print(steps, soft_wrap=True, highlight=False, markup=False)
 
 

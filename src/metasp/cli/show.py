@@ -1,7 +1,7 @@
 """What a person sees of a finished run: the scores."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,17 @@ def balance_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def next_steps(run: Path, method: str) -> str:
-    """What a person may do with a finished run of a method, a command each."""
-    where, runs = shlex.quote(str(run)), shlex.quote(str(run.parent))
+def next_steps(run: Path, method: str, again: Sequence[str] = ()) -> str:
+    """Return a command for each thing that a person may do with a finished run; `again` are options
+    that its stream needs once more."""
+    runs = shlex.quote(str(run.parent))
     other = "er" if method != "er" else RunSpec().method
-    there = "" if run.parent == default_runs() else f" --runs {runs}"
+    folder = "" if run.parent == default_runs() else f" --runs {runs}"
+    same_stream = shlex.join(["--spec", str(run / "spec.toml"), *again])
     steps = {
-        "look at it": f"metasp explore {where}",
-        "compare": f"metasp run --method {other}{there} && metasp report {runs}",
+        "wrong labels": shlex.join(["metasp", "suspects", str(run), *again]),
+        "look at it": shlex.join(["metasp", "explore", str(run), "--serve", *again]),
+        "compare": f"metasp run {same_stream} --method {other}{folder} && metasp report {runs}",
         "your own data": "metasp run --benchmark folder:PATH",
     }
     return "\n".join(f"{what + ':':<15}{command}" for what, command in steps.items())

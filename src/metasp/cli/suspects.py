@@ -1,6 +1,7 @@
 """metasp suspects: the examples of a run most likely mislabelled."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ import click
 from rich.table import Table
 
 from metasp.cli.options import OWN_FILES, OneOf, data_option, import_option, json_option
+from metasp.cli.terminal import typed_again
+from metasp.config import default_runs
 from metasp.console import text_console
 from metasp.errors import UserError
 from metasp.reports.suspects import (
@@ -85,8 +88,29 @@ def command(
         show(told, rows, way, expected, top)
         classes = class_table(told, way, memory_at_end(directory, told))
         text_console().print(terminal([classes]), soft_wrap=True, end="")
+        if rows:
+            print(next_steps(run, directory.spec().method))
     if why is not None:
         print(f"note: the files are not named: {why}", file=sys.stderr)
+
+
+def next_steps(run: Path, method: str) -> str:
+    """Return the commands that train again without the suspects, and those to verify some first.
+
+    Over folders, tables and texts with one task or several (benchmarks/corrected.txt) plain replay
+    without the suspects is ahead of relabelling and of `metasp-robust`, and verdicts add to it."""
+    where, again = shlex.quote(str(run)), typed_again("data")
+    runs = [] if run.parent == default_runs() else ["--runs", str(run.parent)]
+    by_replay = [] if method == "er" else ["--method", "er"]
+    spec = ["--spec", str(run / "spec.toml")]
+    steps = {
+        "train better": f"metasp suspects {where} --format csv > suspects.csv",
+        "": shlex.join(
+            ["metasp", "run", *by_replay, *spec, *runs, *again, "--exclude", "suspects.csv"]
+        ),
+        "verify some": shlex.join(["metasp", "explore", str(run), "--serve", *again]),
+    }
+    return "\n".join(f"{what + ':' * bool(what):<15}{line}" for what, line in steps.items())
 
 
 def add_origins(rows: list[Row], spec: RunSpec, data: Path | None) -> str | None:

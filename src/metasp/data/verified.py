@@ -27,6 +27,11 @@ def with_corrections(tasks: Sequence[Task], said: Corrections, classes: int) -> 
     place = {identity: row for row, identity in enumerate(train.ids.tolist())}
     for pairs, trusted in ((said.relabel, False), (said.verified, True)):
         rows, given = _rows_and_labels(pairs, place, classes)
+        if pairs and not trusted and torch.equal(labels[rows], given):
+            raise UserError(
+                "the file of --relabel gives each example the label that it has, so nothing would "
+                "change: give it a column suggested, or other labels."
+            )
         labels[rows] = given
         verified[rows] = trusted
     excluded = torch.isin(train.ids, torch.tensor(said.exclude, dtype=torch.long))

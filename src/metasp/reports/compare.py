@@ -1,6 +1,7 @@
 """Two runs on the same data side by side: what was corrected, and what changed in the scores."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from metasp.errors import UserError
@@ -10,6 +11,13 @@ from metasp.reports.suspects import scores_of
 from metasp.reports.tables import Cell, Table, signed
 from metasp.spec import RunSpec
 from metasp.store import RunDir
+
+
+ONE_SEED = (
+    "one run each: a difference that is smaller than what another seed would change may be chance. "
+    "To see what seeds change, run both with further seeds (--seed 1, --seed 2, …) and give all "
+    "runs to `metasp report`."
+)
 
 
 def refuse_other_data(specs: Sequence[RunSpec]) -> None:
@@ -34,7 +42,7 @@ def compare_tables(runs: Sequence[RunDir]) -> list[Table]:
         if result is None:
             raise UserError(f"{run.path} is not finished: `metasp resume {run.path}` continues it.")
         results.append(result)
-    tables = [corrections_table(runs), scores_table(results)]
+    tables = [corrections_table(runs), replace(scores_table(results), notes=(ONE_SEED,))]
     for scenario in SCENARIOS:
         lines = []
         ends = [result[scenario]["matrix"][-1] for result in results]

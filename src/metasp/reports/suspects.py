@@ -135,13 +135,17 @@ def scores_of(run: RunDir) -> RunScores:
 
 
 def as_csv(rows: Sequence[Row], by: str) -> str:
-    """Return rows as a file that `--exclude` and, with corrected labels, `--relabel` and
-    `--verified` take: classes by their names, in cells that no spreadsheet takes for a formula."""
+    """Return rows as a file that `--exclude`, `--relabel` (by its column suggested) and, with
+    corrected labels, `--verified` take: classes by their names, in cells that no spreadsheet takes
+    for a formula. Nothing is suggested where the model agrees with the label."""
     import pandas as pd
 
-    names = ["id", "label", "predicted", by, "task", "file", "row"]
+    names = ["id", "label", "suggested", by, "task", "file", "row"]
     names += ["true_name"] if rows and "true_label" in rows[0] else []
-    named = [{**r, "label": r["label_name"], "predicted": r["predicted_name"]} for r in rows]
+    named = []
+    for row in rows:
+        suggested = None if row["predicted"] == row["label"] else row["predicted_name"]
+        named.append({**row, "label": row["label_name"], "suggested": suggested})
     cells = pd.DataFrame(named, columns=names, dtype=object)
     safe = cells.map(lambda cell: as_cell(cell) if isinstance(cell, str) else cell)
     text: str = safe.to_csv(index=False, lineterminator="\r\n")

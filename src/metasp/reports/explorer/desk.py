@@ -42,7 +42,7 @@ class Drawer:
         """What the file holds, or one sentence about what is amiss with it."""
         if not self.path.exists():
             return []
-        rows = read_rows(self.path, len(self.labels), labelled=True)
+        rows = read_rows(self.path, len(self.labels), ("label",))
         strangers = [identity for identity in rows if identity not in self.labels]
         if strangers:
             raise UserError(f"{self.path} has {words(strangers)}, which this run does not have.")

@@ -151,15 +151,17 @@ function saveButtons() {
 
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`);
 
-// Nothing is started from here: a person runs the command, knowing what it is.
+// Nothing is started from here: a person runs the commands, knowing what they are. Plain replay
+// without the suspects is best on most data (benchmarks/corrected.txt); where most labels of a class
+// are wrong, the method that judges all labels by verified examples is.
 function commands() {
-  const file = quoted(served ? served.runs[run().name].file : 'verified.csv');
-  const again = `${run().again} --verified ${file}`;
-  const robust = run().again.replace(' --spec ', ' --method metasp-robust --spec ');
+  const verified = desk().said.size ? ` --verified ${quoted(served ? served.runs[run().name].file : 'verified.csv')}` : '';
+  const by = (method) => (run().method === method ? run().again : run().again.replace(' --spec ', ` --method ${method} --spec `));
+  const judged = verified && !data.numbers && !run().method.includes(' + ');
   return [
-    ['The same run, with what you verified:', again],
-    ...(run().method === 'metasp-robust' || run().method.includes(' + ') ? [] : [
-      ['Or with the method that judges all labels by what you verified:', `${robust} --verified ${file}`]]),
+    ['Leave out the labels that look wrong; your verdicts count more:', `metasp suspects ${quoted(run().folder)} --format csv > suspects.csv`],
+    ['', `${by('er')} --exclude suspects.csv${verified}`],
+    ...(judged ? [['Or, where most labels of a class are wrong, judge all labels by your verdicts:', `${by('metasp-robust')}${verified}`]] : []),
     ['Then see what changed, with the folder that it prints:', `metasp explore ${quoted(run().folder)} NEW_RUN`],
   ];
 }

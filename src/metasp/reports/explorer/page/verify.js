@@ -208,10 +208,10 @@ function saving() {
     refresh();
   } } }, state.command ? 'Hide the command' : 'Train again: show the command');
   return [
-    el('div', { class: 'tools' }, ...saveButtons(), said.size && run().again ? show : null, el('span', { class: 'hint', id: 'saved' }, told)),
+    el('div', { class: 'tools' }, ...saveButtons(), run().again ? show : null, el('span', { class: 'hint', id: 'saved' }, told)),
     amiss ? el('p', { class: 'note' }, `What is saved cannot be read, and is not written over: ${amiss}`) : null,
-    state.command && said.size ? el('div', { class: 'commands', id: 'commands' }, commands().flatMap(([title, line]) =>
-      [el('p', { class: 'hint' }, title), el('pre', {}, line)])) : null,
+    state.command ? el('div', { class: 'commands', id: 'commands' }, commands().flatMap(([title, line]) =>
+      [title ? el('p', { class: 'hint' }, title) : null, el('pre', {}, line)])) : null,
   ].filter(Boolean);
 }
 
