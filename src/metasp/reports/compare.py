@@ -12,7 +12,6 @@ from metasp.reports.tables import Cell, Table, signed
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 
-
 ONE_SEED = (
     "one run each: a difference that is smaller than what another seed would change may be chance. "
     "To see what seeds change, run both with further seeds (--seed 1, --seed 2, …) and give all "
