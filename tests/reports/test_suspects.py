@@ -18,8 +18,10 @@ from metasp.cli import main
 from metasp.data import load_source
 from metasp.data.origin import origins_of
 from metasp.spec import RunSpec
-from metasp.store.tables import INFLUENCE, NOISE
+from metasp.store import RunDir
+from metasp.store.tables import INFLUENCE
 from metasp.suspects import quality, score_examples
+from tests.reports.run_factories import make_run
 
 
 def table(rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
@@ -109,21 +111,13 @@ def test_quality_is_that_of_all_pairs() -> None:
 
 
 def stored_run(folder: Path, noise: bool) -> Path:
-    spec = RunSpec()
-    run = folder / spec.name
-    run.mkdir()
-    (run / "spec.toml").write_text(spec.to_toml())
+    run = make_run(folder)
     rows = [(0, i, "new", 1.0 if i % 4 == 0 else -1.0, 3, 1.0 + (i % 4 == 0)) for i in range(40)]
-    pq.write_table(pa.table(table(rows), schema=INFLUENCE), run / "influence.parquet")
+    RunDir(run).attach("influence.parquet", pa.table(table(rows), schema=INFLUENCE))
     if noise:
         ids = list(range(0, 40, 4))
-        columns = {
-            "task": [0] * 10,
-            "id": ids,
-            "label": [i % 3 for i in ids],
-            "true_label": [9] * 10,
-        }
-        pq.write_table(pa.table(columns, schema=NOISE), run / "noise.parquet")
+        columns = {"task": [0] * 10, "id": ids, "label": [i % 3 for i in ids]}
+        RunDir(run).attach("noise.parquet", pa.table({**columns, "true_label": [9] * 10}))
     return run
 
 
@@ -166,28 +160,9 @@ def test_the_command_without_noise_and_without_a_table(
         code, out, err = call(capsys, *arguments)
         assert (code, out) == (2, "")
         assert words in err
-    (run / "influence.parquet").write_bytes(b"PAR1 no")
-    assert call(capsys, str(run))[0] == 2
-    (run / "influence.parquet").unlink()
-    code, _, err = call(capsys, str(run))
+    code, _, err = call(capsys, str(make_run(tmp_path, seed=2)))
     assert code == 2
     assert "no scores of examples yet" in err
-
-
-@pytest.mark.parametrize("name", ["influence.parquet", "noise.parquet"])
-@pytest.mark.parametrize("column", ["id", "task"])
-@pytest.mark.parametrize("values", ["absent", None, "seven"])
-def test_a_table_of_the_wrong_content_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, column: str, values: str | None
-) -> None:
-    run = stored_run(tmp_path, noise=True)
-    harmed = pq.read_table(run / name).drop_columns([column])
-    if values != "absent":
-        harmed = harmed.append_column(column, pa.array([values] * len(harmed)))
-    pq.write_table(harmed, run / name)
-    code, out, err = call(capsys, str(run))
-    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
-    assert f"{name} is damaged" in err
 
 
 def fared(margins: list[float | None], labels: list[int] | None = None, **more: Any) -> dict:
