@@ -69,7 +69,7 @@ def test_files_that_must_not_be_used(tmp_path):
     for model, words in (
         (
             net(12),
-            r"'3.bias' is float32 of shape \(10,\) in the file and float32 of shape \(12,\) here",
+            r"'3.bias' is .*float32 of shape \(10,\) in the file and .* \(12,\) here",
         ),
         (nn.Linear(64, 10), "which this model has not"),
         (nn.Sequential(*net(), nn.Linear(10, 10)), "which the file does not hold"),

@@ -98,7 +98,7 @@ def test_a_resumed_training_has_the_same_memory(tmp_path, influence):
         memory=20, memory_batch=10, influence=influence
     )  # fmt: skip
     fit(again, restored, 1, tmp_path, ckpt_path=tmp_path / "at.ckpt")
-    one, other = kept.rehearsal.state(), restored.rehearsal.state()
+    one, other = kept.rehearsal.state_dict(), restored.rehearsal.state_dict()
     assert one.keys() == other.keys()
     for name, value in one.items():
         assert value.numpy().tobytes() == other[name].numpy().tobytes(), name

@@ -98,7 +98,6 @@ def test_forget_by_a_predicate():
     gone = learner.forget(predicate=lambda row: row["label"] == 1, reason="class withdrawn")
     assert len(gone) == labels.count(1) > 0
     assert 1 not in learner.influence().column("label").to_pylist()
-    assert learner.removed[0]["from_memory"] == 40 - len(learner.memory)
     learner.learn(pair(2, 60), progress=False)
     assert len(learner.memory) == 40
     assert learner.forget(predicate=lambda row: False) == []

@@ -90,13 +90,14 @@ def test_a_restored_rehearsal_goes_on_to_the_same_bits(influence):
 
     def stop(batch):
         weights = {name: value.clone() for name, value in model.state_dict().items()}
-        states.append((whole.state(), weights, batch))
+        state = {name: value.clone() for name, value in whole.state_dict().items()}
+        states.append((state, weights, batch))
 
     loop(whole, model, after=stop)
     state, weights, _ = states[9]  # in the second task
     again, other = made(), net()
     other.load_state_dict(weights)
-    again.restore(state)
+    again.load_state_dict(state)
     again.begin(other, torch.optim.SGD(other.parameters(), lr=0.1))
     x, y = (part[60:90] for part in pair(1))
     torch.manual_seed(0)
@@ -105,11 +106,11 @@ def test_a_restored_rehearsal_goes_on_to_the_same_bits(influence):
     assert again.task == 1
     again.remember()
     after = states[10][0]
-    for name, value in again.state().items():
+    for name, value in again.state_dict().items():
         if not name.startswith(("streams/", "recent/")):
             assert torch.equal(value, after[name]) or value.isnan().any(), name
     with pytest.raises(UserError, match="memory of 20 slots"):
-        Rehearsal(memory=5).restore(state)
+        Rehearsal(memory=5).load_state_dict(state)
 
 
 def test_mistakes_are_one_sentence():

@@ -80,7 +80,7 @@ def test_a_resumed_training_has_the_same_memory_and_weights(tmp_path, influence)
     again, other = Rehearsal(memory=16, memory_batch=8, influence=influence), bert()
     resumed = trainer(other, again, 1, tmp_path / "whole", **saving)
     resumed.train(resume_from_checkpoint=str(at))
-    one, two = whole.state(), again.state()
+    one, two = whole.state_dict(), again.state_dict()
     assert one.keys() == two.keys()
     for name, value in one.items():
         assert value.numpy().tobytes() == two[name].numpy().tobytes(), name

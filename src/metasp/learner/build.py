@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Literal
 
 import torch
@@ -16,7 +17,7 @@ from metasp.influence.functional import check_functional
 from metasp.influence.optimizers import elementwise
 from metasp.influence.parallel import Ranks
 from metasp.influence.sharding import split_over_ranks
-from metasp.learner.encoder import EncodedInputs, FrozenEncoder, NetworkInputs, floats_of
+from metasp.learner.encoder import FrozenEncoder, NetworkInputs, floats_of
 from metasp.learner.outputs import Metric, first_line, score_task
 from metasp.memory import Memory, selection
 from metasp.methods import BEST, RECOMMENDED, Method, Recipe, added_by, method_named
@@ -70,7 +71,7 @@ class LearnerSettings(TrainingSpec):
         WINDOW, "Newest examples that stand for what is new in a stream without tasks.", min=2
     )
     keep: Literal["inputs", "features"] = setting(
-        "inputs", "What the memory holds, with an encoder."
+        "features", "What the memory holds, with an encoder: its features, or inputs beside them."
     )
 
 
@@ -259,8 +260,6 @@ def build_transform(model: nn.Module, code: UserCode, keep: str, device: torch.d
     dtype = next(p.dtype for p in model.parameters() if p.requires_grad)
     encoder = code.encoder
     if encoder is None:
-        if keep != "inputs":
-            raise UserError('keep="features" needs an encoder: give encoder=, or leave keep out.')
         return NetworkInputs(code.transform, code.augment, dtype)
     if code.augment is not None:
         raise UserError(
@@ -269,4 +268,5 @@ def build_transform(model: nn.Module, code: UserCode, keep: str, device: torch.d
         )
     raw = NetworkInputs(code.transform, None, floats_of(encoder.module))
     encoder.place(model, raw, device, dtype)
-    return NetworkInputs(None, None, dtype) if keep == "features" else EncodedInputs(encoder)
+    of_both = itemgetter("features") if keep == "inputs" else None
+    return NetworkInputs(of_both, None, dtype)

@@ -78,29 +78,22 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return total.hexdigest()
 
 
-def prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
-    return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
-
-
-def section(tensors: Mapping[str, Tensor], prefix: str) -> State:
-    """Return the tensors that `prefixed` was given."""
-    start = len(prefix) + 1
-    return {name[start:]: t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
-
-
 def check_code(path: Path, about: Mapping[str, Any], given: Mapping[str, object]) -> None:
     """Raise unless all is given that a learner was saved with and that is no plain value."""
-    for name, words in about["code"].items():
-        if given[name] is None:
+    for name, code in about["code"].items():
+        if given.get(name) is None:
             raise UserError(
-                f"{path} was saved with its own {name} ({words}), and code is never stored: "
-                f"pass {name}= again."
+                f"{path} was saved with its own {name} ({code}), and code is never stored: pass "
+                f"{name}= again."
             )
 
 
 def check_model(path: Path, stored: Mapping[str, Tensor], model: nn.Module) -> None:
     """Raise unless the model's tensors have the names, types and shapes of the stored ones."""
-    ours, theirs = ({k: kind(t) for k, t in one.items()} for one in (model.state_dict(), stored))
+    ours, theirs = (
+        {name: f"{t.dtype} of shape {tuple(t.shape)}" for name, t in state.items()}
+        for state in (model.state_dict(), stored)
+    )
     for name in sorted({*ours, *theirs}):
         if name not in ours:
             reason = f"the file holds {name!r}, which this model has not"
@@ -111,10 +104,6 @@ def check_model(path: Path, stored: Mapping[str, Tensor], model: nn.Module) -> N
         else:
             continue
         raise UserError(f"{path} was saved from a different model: {reason}; build that model.")
-
-
-def kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
 def unsaved_buffers(model: nn.Module) -> State:

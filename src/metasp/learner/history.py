@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from metasp.events import TaskFinished
 from metasp.example_stats import ExampleStats
-from metasp.learner.files import prefixed, section
 from metasp.memory import Memory
 from metasp.methods.context import measured
 from metasp.reports.suspects import RunScores
+from metasp.stateful import below, under
 from metasp.suspects import score_examples
 from metasp.types import Examples, State, Task
 
@@ -25,15 +25,6 @@ Columns = Mapping[str, Sequence[Any]]
 KINDS = ("memory", "influence", "scores")
 OF_MEMORY = ("id", "label", "task", "influence", "pinned")
 MOST_OBSERVED = 16  # closed tasks of a stream whose tables are kept
-
-
-class Removal(TypedDict):
-    """A record of examples that were forgotten."""
-
-    ids: list[int]
-    when: str
-    reason: str
-    from_memory: int
 
 
 class Records:
@@ -103,7 +94,7 @@ class History:
         self.class_names: tuple[str, ...] = ()
         self.next_id = 0
         self.learned: list[dict[str, Any]] = []
-        self.removed: list[Removal] = []
+        self.removed: list[dict[str, Any]] = []
         self.influence = measured()
         self.records = Records()
 
@@ -136,15 +127,14 @@ class History:
         keep_only(together, stored)
         return together
 
-    def forget(self, ids: Sequence[int], reason: str, from_memory: int) -> None:
+    def forget(self, ids: Sequence[int], reason: str) -> None:
         """Drop all that is known of the examples of these ids (ascending), and note that."""
         gone = torch.tensor(ids, dtype=torch.long)
         self.influence.forget(gone)
         self.records.forget(ids)
         if ids:
             self.next_id = max(self.next_id, ids[-1] + 1)  # running numbers skip them
-            record = Removal(ids=[*ids], when=now(), reason=reason, from_memory=from_memory)
-            self.removed.append(record)
+            self.removed.append({"ids": [*ids], "when": now(), "reason": reason})
 
     @property
     def forgotten(self) -> list[int]:
@@ -170,12 +160,12 @@ class History:
 
     def state(self) -> State:
         """Return influences and tables, which change when a task ends."""
-        records = prefixed("records", self.records.state_dict())
-        return {**prefixed("history", self.influence.state_dict()), **records}
+        records = under("records", self.records.state_dict())
+        return {**under("history", self.influence.state_dict()), **records}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        self.influence.load_state_dict(section(tensors, "history"))
-        self.records.load_state_dict(section(tensors, "records"))
+        self.influence.load_state_dict(below("history", tensors))
+        self.records.load_state_dict(below("records", tensors))
 
 
 def keep_only(stats: ExampleStats, stored: Tensor) -> None:

@@ -63,18 +63,19 @@ class Intake:
         if self.head is not None and size:
             resize_head(self.head, size, self.context.optimizer, self.context.streams["head"])
 
-    def encoded(self, data: Labelled, cache: bool = True) -> Labelled:
-        """Return what the learner goes on with of examples: those, or their features. `cache`: the
-        features are asked for again."""
+    def encoded(self, data: Labelled) -> Labelled:
+        """Return what the learner goes on with of examples: those as they are, the encoder's
+        features of them, or both."""
         if self.code.encoder is None:
             return data
-        features = self.code.encoder(data.inputs, cache)
-        return data._replace(inputs=features) if self.settings.keep == "features" else data
+        features = self.code.encoder(data.inputs)
+        if self.settings.keep == "features":
+            return data._replace(inputs=features)
+        return data._replace(inputs={"features": features, "raw": data.inputs})
 
-    def admit(self, data: Labelled, ids: Any, of_task: bool) -> tuple[Labelled, Tensor]:
+    def admit(self, data: Labelled, ids: Any) -> tuple[Labelled, Tensor]:
         """Return those of the examples that were not forgotten, as the memory will hold them, and
-        their ids. Nothing of the learner changes. Features are cached of a whole task alone: nobody
-        knows what of a stream will come again."""
+        their ids. Nothing of the learner changes."""
         if self.trainer.tasks:
             data = renumbered(data, self.history.class_names)
         names = as_ids(ids, len(data.labels), self.history.next_id)
@@ -83,7 +84,7 @@ class Intake:
         left = torch.nonzero(~torch.isin(names, torch.tensor(self.history.forgotten))).flatten()
         data, names = data.at(left), names[left]
         if len(left):
-            data = self.encoded(data, cache=of_task)
+            data = self.encoded(data)
             self.check_follows(data)
         return data, names
 
@@ -128,10 +129,10 @@ class Intake:
     def make_task(self, given: TaskData) -> Task:
         """Return the next task of the stream; the head has grown for it and the history knows of
         it."""
-        tasks, encoder = self.trainer.tasks, self.code.encoder
-        if encoder is not None:
-            encoder.begin_task(self._raw_inputs_needed())
-        data, names = self.admit(given.train, given.ids, of_task=True)
+        tasks = self.trainer.tasks
+        if self.code.encoder is not None:
+            self.code.encoder.check_unchanged()
+        data, names = self.admit(given.train, given.ids)
         if not len(names):
             raise UserError("every example of the dataset was forgotten before: nothing is left.")
         self.fit(data)
@@ -195,11 +196,6 @@ class Intake:
                 "the scheduler moves at the end of an epoch, and a stream has none: pass "
                 "scheduler_step='step'."
             )
-        if self.code.encoder is not None and self.settings.keep != "features":
-            raise UserError(
-                "with an encoder a stream keeps features alone: make the learner with "
-                "keep='features'."
-            )
 
     def check_alone(self, inputs: Tree) -> None:
         """Raise if the model cannot be trained on one example: batch normalisation cannot."""
@@ -236,14 +232,6 @@ class Intake:
             tasks = [*self.trainer.tasks, this]
             self._check_classes(validation, tasks, data.names, "validation dataset")
         return data, names, validation.examples()
-
-    def _raw_inputs_needed(self) -> list[Tree]:
-        """Return raw inputs of earlier tasks whose features are still asked for."""
-        memory = self.context.memory
-        if self.settings.keep == "features":
-            return []
-        tests = [task.test.source for task in self.trainer.tasks if len(task.test)]
-        return tests if memory.inputs is None else [memory.read(memory.occupied).inputs, *tests]
 
     def _check_ids(self, names: Tensor, data: Labelled) -> None:
         """Raise if an id was given to an example of another class before: it cannot be the same."""

@@ -6,7 +6,7 @@ from copy import deepcopy
 from inspect import GEN_RUNNING, getgeneratorstate
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Self, overload
 from weakref import ref
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from metasp.learner.build import (
     choose_method,
 )
 from metasp.learner.encoder import FrozenEncoder
-from metasp.learner.history import History, Removal
+from metasp.learner.history import History
 from metasp.learner.inputs import (
     Columns,
     Data,
@@ -41,7 +41,7 @@ from metasp.learner.inputs import (
 from metasp.learner.intake import Intake, TaskData
 from metasp.learner.outputs import Metric, answers
 from metasp.learner.session import Session
-from metasp.learner.views import InfluenceRow, MemoryView
+from metasp.learner.views import MemoryView
 from metasp.methods import Method
 from metasp.processes import check_alike, heard, joined
 from metasp.train.early_stopping import PATIENCE
@@ -64,8 +64,8 @@ class ContinualLearner:
     training. ``optimizer(parameters)`` makes what takes the steps (default: SGD with ``lr``,
     ``momentum`` and ``weight_decay``), ``scheduler(optimizer)`` what moves its learning rate, in
     each task anew by ``scheduler_step`` ("epoch" or "step"). ``encoder`` is a frozen module before
-    the model, whose features are computed once per example (see `FrozenEncoder`); with
-    ``keep="features"`` the memory holds them instead of inputs. ``detector()`` makes what marks a
+    the model, whose features are computed once per example (see `FrozenEncoder`): the memory holds
+    them, and with ``keep="inputs"`` the inputs too. ``detector()`` makes what marks a
     new task in a stream without boundaries, such as `river.drift.ADWIN`, and the newest ``window``
     examples stand for what is new in it: see `observe`. ``memory`` examples are held, ``head`` is
     the linear layer that grows with new classes, and further keywords are the method's own. What
@@ -111,7 +111,7 @@ class ContinualLearner:
         head: str | None = None,
         scheduler_step: Literal["epoch", "step"] = "epoch",
         window: int = WINDOW,
-        keep: Literal["inputs", "features"] = "inputs",
+        keep: Literal["inputs", "features"] = "features",
         settings: Mapping[str, object] | None = None,
         **of_method: object,
     ) -> None:
@@ -298,7 +298,7 @@ class ContinualLearner:
         return MemoryView(self._session)
 
     @property
-    def removed(self) -> list[Removal]:
+    def removed(self) -> list[dict[str, Any]]:
         """The ids, moment and reason of each removal; nothing of their content."""
         return deepcopy(self._session.history.removed)
 
@@ -336,7 +336,7 @@ class ContinualLearner:
     def forget(
         self,
         ids: Ids | None = None,
-        predicate: Callable[[InfluenceRow], bool] | None = None,
+        predicate: Callable[[dict[str, Any]], bool] | None = None,
         reason: str = "",
     ) -> list[int]:
         """Remove examples, by their ids or where ``predicate(row)`` holds for a row of
@@ -345,12 +345,9 @@ class ContinualLearner:
         Returns the ids, which are never learned again; `removed` keeps the record."""
         if (ids is None) == (predicate is None):
             raise UserError("forget needs either ids or a predicate: give one of them.")
-        if not isinstance(reason, str):
-            raise UserError(f"the reason is a text that is kept, not {reason!r}.")
         with self._session.turn:
             if predicate is not None:
-                rows = cast(list[InfluenceRow], self.influence().to_pylist())
-                gone = [row["id"] for row in rows if predicate(row)]
+                gone = [row["id"] for row in self.influence().to_pylist() if predicate(row)]
             else:
                 gone = ids_to_forget(ids)
             self._session.forget(gone, reason)
@@ -375,26 +372,14 @@ class ContinualLearner:
         model: nn.Module,
         *,
         method: type[Method] | None = None,
-        loss_fn: LossFn | None = None,
-        metric: Metric | None = None,
-        transform: Change | None = None,
-        augment: Augment | None = None,
-        optimizer: MakeOptimizer | None = None,
-        scheduler: MakeScheduler | None = None,
-        encoder: "nn.Module | FrozenEncoder | None" = None,
-        detector: MakeDetector | None = None,
         device: str | torch.device | None = None,
+        **code: Any,
     ) -> Self:
         """Return the learner that was saved, around a model of the same kind, whose weights are
         replaced. What was given as code (loss_fn, metric, transform, augment, optimizer, scheduler,
         encoder, detector, a method of your own) is given again."""
         path = Path(path)
         tensors, about = files.parse(heard(joined(), lambda: files.read(path)), path)
-        code: dict[str, Any] = {
-            "loss_fn": loss_fn, "metric": metric, "transform": transform, "augment": augment,
-            "optimizer": optimizer, "scheduler": scheduler, "encoder": encoder,
-            "detector": detector,
-        }  # fmt: skip
         files.check_code(path, about, {**code, "method": method})
         learner = cls(model, method or about["method"], device=device, **code, **about["settings"])
         learner._session.load(path, tensors, about)

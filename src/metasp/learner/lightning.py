@@ -70,10 +70,10 @@ class RehearsalCallback(Callback):  # type: ignore[misc]
         self.rehearsal.remember()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self.rehearsal.state()
+        return {name: t.detach().clone() for name, t in self.rehearsal.state_dict().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        self.rehearsal.restore(state_dict)
+        self.rehearsal.load_state_dict(state_dict)
 
     def _extended(self, trainer: Any, module: Any, batch: Any) -> Any:
         first = trainer.current_epoch == 0

@@ -63,14 +63,15 @@ def model_outputs(
     """Return the model's outputs (n, …), or what `scoring` makes of inputs, in evaluation mode, on
     the CPU. Inputs are as the memory holds them, or with an `encoder` raw ones. Raises one sentence
     where the model cannot take them."""
-    prepare = context.transform if encoder is None else encoder.for_model
+    prepare = context.transform if encoder is None else encoder
     outputs = []
     try:
         with unchanged(context.model):
             for start in range(0, max(1, trees.size(inputs)), trees.at_once(inputs)):
                 rows = trees.rows(inputs, slice(start, start + trees.at_once(inputs)))
                 rows = trees.each(lambda t: t.to(context.device), rows)
-                outputs.append((scoring or context.outputs)(prepare(rows)))
+                ready = trees.each(lambda t: t.to(context.device), prepare(rows))
+                outputs.append((scoring or context.outputs)(ready))
     except FAILURES as error:
         if isinstance(error, UserError):
             raise

@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from metasp import trees
 from metasp.errors import UserError
 from metasp.influence.optimizers import elementwise
-from metasp.learner.files import prefixed, section
+from metasp.learner.encoder import NetworkInputs
 from metasp.memory import SELECTIONS, Memory, Selection, selection
 from metasp.methods.base import offer_step
 from metasp.methods.context import Plan, TrainingContext, measured
 from metasp.methods.er import ER
 from metasp.methods.losses import Objective, Term
 from metasp.methods.weighting import InfluenceWeights
+from metasp.stateful import Stateful
 from metasp.trees import Tree
-from metasp.types import CROSS_ENTROPY, Batch, Examples, LossFn, State, Streams, Task
+from metasp.types import CROSS_ENTROPY, Batch, Examples, LossFn, Streams, Task
 
 UNNAMED = -2  # the id of an example that was met before: it is offered once, in the first epoch
 
@@ -31,7 +32,7 @@ class Extended(NamedTuple):
     weights: Tensor
 
 
-class Rehearsal:
+class Rehearsal(Stateful):
     """The memory that goes with a training: `memory` slots, of which `memory_batch` are replayed
     with every batch, filled by a `selection` that decides at each step.
 
@@ -40,6 +41,8 @@ class Rehearsal:
     for inputs, or ``loss_fn(outputs, labels)`` one loss per example of whatever it gives. One
     object goes with all tasks of a stream: each training is a task.
     """
+
+    stored = ("memory", "streams", "task", "next_id", "recent")
 
     def __init__(
         self,
@@ -77,10 +80,17 @@ class Rehearsal:
             elementwise(optimizer)
         device = next(model.parameters()).device
         self._context = TrainingContext(
-            model=model, optimizer=optimizer, loss_fn=self.loss_fn, memory=self.memory,
-            selection=self.keeps, transform=AsGiven(), streams=self.streams, plan=self.plan,
-            device=device, augment=False, augment_memory=False, clip_norm=clip_norm,
-        )  # fmt: skip
+            model=model,
+            optimizer=optimizer,
+            loss_fn=self.loss_fn,
+            memory=self.memory,
+            selection=self.keeps,
+            transform=NetworkInputs(lambda batch: batch, None, torch.float32),
+            streams=self.streams,
+            plan=self.plan,
+            device=device,
+            clip_norm=clip_norm,
+        )
         if not self._restored:
             self.task += 1
             self.recent = None
@@ -93,7 +103,7 @@ class Rehearsal:
         ids = torch.full((len(labels),), UNNAMED)
         if first_epoch:
             ids = self.next_id + torch.arange(len(labels))
-        new = Batch(trees.each(detached, inputs), detached(labels), ids)
+        new = Batch(trees.each(Tensor.detach, inputs), labels.detach(), ids)
         self._check_kind(new)
         whole = Batch.join([context.prepare(new), context.replay()]) if len(self.memory) else new
         self._new = new if first_epoch else None
@@ -112,18 +122,7 @@ class Rehearsal:
         offer_step(ER(self._running(), ER.Settings()), new, Task(self.task, (), nothing, nothing))
         self.next_id += new.size
 
-    def state(self) -> State:
-        """Return all that a resumed training needs, as tensors by name."""
-        state = prefixed("memory", self.memory.state_dict())
-        state |= prefixed("streams", self.streams.state_dict())
-        state["counters"] = torch.tensor([self.task, self.next_id])
-        if self.recent is not None:
-            recent = {"labels": self.recent.labels, "ids": self.recent.ids}
-            recent |= trees.to_columns("inputs", self.recent.inputs)
-            state |= prefixed("recent", recent)
-        return {name: value.detach().clone() for name, value in state.items()}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor], /) -> None:
         """Stand where `state` was taken, in the middle of a task."""
         slots = len(state["memory/ids"])
         if slots != self.memory.capacity:
@@ -131,12 +130,7 @@ class Rehearsal:
                 f"the checkpoint has a memory of {slots} slots and this one has "
                 f"{self.memory.capacity}: give memory={slots}."
             )
-        self.memory.load_state_dict(section(state, "memory"))
-        self.streams.load_state_dict(section(state, "streams"))
-        self.task, self.next_id = (int(number) for number in state["counters"])
-        recent = section(state, "recent")
-        inputs = trees.from_columns("inputs", recent)
-        self.recent = None if inputs is None else Batch(inputs, recent["labels"], recent["ids"])
+        super().load_state_dict(state)
         self._restored = True
 
     def _weighed(self, context: TrainingContext, whole: Batch) -> Tensor:
@@ -145,8 +139,8 @@ class Rehearsal:
         context.current = Examples.of(self.recent.inputs, self.recent.labels, self.recent.ids)
         context.influence_stats = measured()  # of this batch alone: nobody reads it
         with torch.enable_grad():
-            found = InfluenceWeights()(context, Objective([Term(whole)], self.loss_fn))
-        return found.weights.detach()
+            weighed = InfluenceWeights()(context, Objective([Term(whole)], self.loss_fn))
+        return weighed.weights.detach()
 
     def _look_back(self, new: Batch) -> None:
         """Keep the last of what has come, to tell what the task at hand is about."""
@@ -161,30 +155,23 @@ class Rehearsal:
         return self._context
 
     def _check_kind(self, new: Batch) -> None:
-        held = self.memory.inputs
-        if held is not None and trees.kind(held) != trees.kind(new.inputs):
-            now, before = trees.kind(new.inputs), trees.kind(held)
+        stored = self.memory.inputs
+        if stored is not None and trees.kind(stored) != trees.kind(new.inputs):
             raise UserError(
-                f"the inputs are {now} and were {before} before: bring "
-                "all examples to one shape and type, for instance by padding to one length."
+                f"the inputs are {trees.kind(new.inputs)} and were {trees.kind(stored)} before: "
+                "bring all to one shape and type, for instance by padding to one length."
             )
-
-
-class AsGiven:
-    """Batches that the user's own data pipeline has made network inputs of already."""
-
-    def __call__(self, raw: Tree, generator: torch.Generator | None = None) -> Tree:
-        return raw
-
-    def undo(self, inputs: Tensor) -> Tensor:
-        return inputs
 
 
 def step_by_step(name: str) -> Selection:
     """A selection that needs no more than one batch after the other."""
     chosen = selection(name)
-    usable = [key for key, one in SELECTIONS.items() if fits(one)]
-    if not fits(chosen):
+    usable = [
+        key
+        for key, one in SELECTIONS.items()
+        if one.at == "step" and not (one.columns or one.measured or one.judged)
+    ]
+    if name not in usable:
         raise UserError(
             f"{name} decides at the end of a task or by scores of a method, and a bridge sees one "
             f"batch after the other: use {', '.join(usable)}."
@@ -192,19 +179,11 @@ def step_by_step(name: str) -> Selection:
     return chosen
 
 
-def fits(one: Selection) -> bool:
-    return one.at == "step" and not one.columns and not one.measured and not one.judged
-
-
-def detached(values: Tensor) -> Tensor:
-    return values.detach()
-
-
 def label_key(batch: Mapping[str, object]) -> str:
     """Where a dictionary holds its labels."""
-    found = trees.label_key(batch)
-    if found is None:
+    key = trees.label_key(batch)
+    if key is None:
         raise UserError(
             f"the batch has no labels ({', '.join(map(str, batch))}): put them in under `labels`."
         )
-    return found
+    return key

@@ -2,7 +2,7 @@
 all, while other threads may read between two steps."""
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from metasp.learner.outputs import in_training, model_outputs, score_outputs, un
 from metasp.methods.context import TrainingContext
 from metasp.methods.label_model import Verdicts, judge
 from metasp.processes import check_alike
+from metasp.stateful import below, under
 from metasp.train.online import close, observe
 from metasp.train.randomness import ONE_AT_A_TIME, OwnRandomness
 from metasp.train.trainer import Trainer
@@ -126,10 +127,15 @@ class Session:
 
     def read_inputs(self, x: Any) -> Tree:
         """Read inputs without labels; every process must be given the same."""
-        stored = self.context.memory.inputs if self.settings.keep == "inputs" else None
-        inputs = read_inputs(x, stored, self.dtype)
+        inputs = read_inputs(x, self.raw_inputs(self.context.memory.inputs), self.dtype)
         self._check_alike(inputs, "inputs")
         return inputs
+
+    def raw_inputs(self, stored: Tree | None) -> Tree | None:
+        """Return what is stored of raw inputs: None where features of them are stored alone."""
+        if self.code.encoder is None or stored is None:
+            return stored
+        return stored["raw"] if isinstance(stored, Mapping) else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -168,7 +174,7 @@ class Session:
         with ONE_AT_A_TIME, self.turn:
             self.check_idle("learn")
             tensors, about, tasks = self.snapshot()
-            tensors |= files.prefixed("random", random)
+            tensors |= under("random", random)
             copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
             self.before = before = Snapshot(copies, about, tasks)
         stats = self.context.influence_stats
@@ -209,7 +215,7 @@ class Session:
             opening = not trainer.open
             if opening:
                 intake.check_online()
-            data, names = intake.admit(data, ids, of_task=False)
+            data, names = intake.admit(data, ids)
             if not len(names):
                 return []
             if len(names) == 1 and not len(self.context.memory):
@@ -250,8 +256,7 @@ class Session:
         with self.turn:
             self.check_learned()
             data = renumbered(data, self.history.class_names)
-            if self.code.encoder is not None and self.settings.keep == "features":
-                data = data._replace(inputs=self.code.encoder(data.inputs))
+            data = self.intake.encoded(data)
             self.intake.check_follows(data)
             with unchanged(self.model):
                 return judge(self.context, data.examples(names)), data
@@ -271,7 +276,6 @@ class Session:
             if self.trainer.tasks:
                 data = renumbered(data, self.history.class_names)
                 self.intake.check_scored(data.labels, self.trainer.tasks[-1].train.labels)
-            self.intake.encoded(data)  # into the cache
             outputs, classes = self.outputs(data.inputs, scored=True), self.classes
         return score_outputs(outputs, data.labels, classes, self.context, code.loss_fn, code.metric)
 
@@ -279,12 +283,8 @@ class Session:
         """Go on without the examples of these ids, ascending."""
         with self.turn:
             self.check_idle("forget")
-            wanted = torch.tensor(gone, dtype=torch.long)
-            in_memory = int(torch.isin(self.context.memory.ids, wanted).sum())
-            self.trainer.forget(wanted)
-            self.history.forget(gone, reason, in_memory)
-            if gone and self.code.encoder is not None:
-                self.code.encoder.clear()  # it knows no ids
+            self.trainer.forget(torch.tensor(gone, dtype=torch.long))
+            self.history.forget(gone, reason)
 
     def influence(self) -> ExampleStats:
         """Return the influences measured so far, in the open task too."""
@@ -296,8 +296,8 @@ class Session:
     def snapshot(self) -> Snapshot:
         """Return all that a task may change, as it is: not copied."""
         tensors, position = self.trainer.state()
-        tensors |= files.prefixed("random", self.random.state())
-        tensors |= files.prefixed("unsaved", files.unsaved_buffers(self.model))
+        tensors |= under("random", self.random.state())
+        tensors |= under("unsaved", files.unsaved_buffers(self.model))
         about = {
             "position": position,
             "shared_classes": self.context.plan.shared_classes,
@@ -313,10 +313,10 @@ class Session:
         self.intake.resize_head(about["head"])
         self.trainer.tasks = list(tasks)
         self.trainer.restore(tensors, about["position"])
-        files.put_buffers(self.model, files.section(tensors, "unsaved"))
+        files.put_buffers(self.model, below("unsaved", tensors))
         self.context.plan = replace(self.context.plan, shared_classes=about["shared_classes"])
         self.context.current = None
-        self.random.restore(files.section(tensors, "random"))
+        self.random.restore(below("random", tensors))
         self.history.restore_plain(about)
 
     def content(self) -> tuple[State, dict[str, Any]]:
@@ -326,7 +326,7 @@ class Session:
         of_method = {**self.settings.settings, **dict(self.trainer.method.settings or {})}
         chosen = {key: value for key, value in of_method.items() if value is not None}
         encoder = self.code.encoder
-        tensors = {**tensors, **self.history.state(), **files.prefixed("tasks", pack_tasks(tasks))}
+        tensors = {**tensors, **self.history.state(), **under("tasks", pack_tasks(tasks))}
         return tensors, {
             **about,
             "version": __version__,
@@ -345,14 +345,14 @@ class Session:
                 "the first."
             )
         self.intake.resize_head(about["head"])
-        files.check_model(path, files.section(tensors, "model"), self.model)
+        files.check_model(path, below("model", tensors), self.model)
         encoder = self.code.encoder
         if encoder is not None and encoder.weights != about["encoder"]:
             raise UserError(
                 f"{path} was saved with an encoder of other weights: pass the encoder that it was "
                 "saved with."
             )
-        tasks = unpack_tasks(about["classes"], files.section(tensors, "tasks"))
+        tasks = unpack_tasks(about["classes"], below("tasks", tensors))
         self.restore(Snapshot(tensors, about, tasks))
         self.history.restore(tensors)
 

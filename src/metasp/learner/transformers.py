@@ -50,7 +50,7 @@ class RehearsalTrainer(Trainer):  # type: ignore[misc]
             if not (Path(folder) / FILE).is_file():
                 raise UserError(f"{folder} has no {FILE}: it was saved without a rehearsal.")
             path = Path(folder) / FILE
-            self.rehearsal.restore(files.parse(files.read(path), path)[0])
+            self.rehearsal.load_state_dict(files.parse(files.read(path), path)[0])
         return super().train(resume_from_checkpoint, *arguments, **keywords)
 
     def training_step(
@@ -96,5 +96,5 @@ class _Memory(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            content = files.pack(self.rehearsal.state(), {"kind": "rehearsal"})
+            content = files.pack(self.rehearsal.state_dict(), {"kind": "rehearsal"})
             files.write(folder / FILE, content)

@@ -1,7 +1,7 @@
 """Views of a learner: the memory as a data set, tables of its examples, its report and its page."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ from metasp.errors import UserError
 from metasp.events import Event, StepTaken, TaskStarted
 from metasp.example_stats import INFLUENCE, ExampleStats
 from metasp.learner.session import Session
-from metasp.memory import Memory
 from metasp.methods.label_model import Verdicts
 from metasp.metrics import SCENARIOS
 from metasp.reports.explorer import (
@@ -41,20 +40,6 @@ UNNAMED = -1  # the id of an example that is judged without one
 HEADER = ("task", "learned", "examples", "classes", "in memory", "before", "after", "now")
 
 
-class InfluenceRow(TypedDict):
-    """A row of `ContinualLearner.influence()`; `name` where labels are text."""
-
-    id: int
-    label: int | float | list[float] | None
-    name: NotRequired[str | None]
-    task: int
-    stability: float | None
-    plasticity: float | None
-    fused: float | None
-    count: int
-    in_memory: bool
-
-
 class MemoryView(Dataset[tuple[Tree, Tensor]]):
     """Examples in memory, in the order of its slots: `view[i]` is a copy of a raw input and its
     label, `table()` tells of each what it is, since when it is there, and why."""
@@ -70,7 +55,9 @@ class MemoryView(Dataset[tuple[Tree, Tensor]]):
         if not -len(slots) <= index < len(slots):
             raise IndexError(f"the memory holds {len(slots)} examples, there is no {index}")
         batch = self._memory.read(slots[[index]])
-        return trees.each(lambda t: t[0].clone(), batch.inputs), batch.labels[0].clone()
+        inputs = self._session.raw_inputs(batch.inputs)
+        inputs = batch.inputs if inputs is None else inputs
+        return trees.each(lambda t: t[0].clone(), inputs), batch.labels[0].clone()
 
     def __repr__(self) -> str:
         return f"<memory of {self.capacity}: {len(self)} examples>"
@@ -229,7 +216,7 @@ def explorer_page(session: Session, texts: Mapping[int, str] | None, limit: int)
         scores=scored,
         class_names=names,
     )
-    material = material_of(session.context.memory, texts)
+    material = material_of(session, texts)
     return page_of([recorded(kept)], material, names, limit, [Place("", "")]).content
 
 
@@ -242,14 +229,16 @@ def scenarios_of(learned: Sequence[Mapping[str, Any]], classes: Sequence[int]) -
     return {name: so_far(events, name) for name in SCENARIOS}
 
 
-def material_of(memory: Memory, texts: Mapping[int, str] | None) -> Material:
+def material_of(session: Session, texts: Mapping[int, str] | None) -> Material:
     """Return what there is to look at: given texts by id, or else what the memory holds."""
+    memory = session.context.memory
     if texts is not None:
         return Texts({int(name): str(text) for name, text in texts.items()})
     if memory.inputs is None:
         return Missing("The learner keeps no examples.")
     slots = memory.occupied.numpy()
-    rows = trees.in_one(memory.inputs).cpu().float().numpy()
+    raw = session.raw_inputs(memory.inputs)
+    rows = trees.in_one(memory.inputs if raw is None else raw).cpu().float().numpy()
     return Examples(memory.ids.numpy()[slots], slots, rows)
 
 
