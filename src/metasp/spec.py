@@ -52,7 +52,9 @@ class TrainingSpec(Config):
         None, "Momentum, of sgd and rmsprop.", min=0, max=1, owner="method"
     )
     weight_decay: float | None = of_training(None, "Weight decay.", min=0, owner="method")
-    precision: Literal["fp32", "bf16"] = of_machine("fp32", "Arithmetic of the forward pass.")
+    precision: Literal["fp32", "bf16", "fp64"] = of_machine(
+        "fp32", "Arithmetic of the forward pass; fp64 also of the weights."
+    )
     compile: bool = of_machine(False, "Compile the model (torch.compile).")
     seed: int = setting(1231, "Seed of every random stream.", min=0, role="seed")
 

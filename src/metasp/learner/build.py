@@ -159,7 +159,7 @@ def build_trainer(
     check_trainable(model)
     first = next(p for p in model.parameters() if p.requires_grad)
     on = first.device if device is None else choose_device(str(device))
-    model.to(on)
+    model.to(on, torch.float64 if settings.precision == "fp64" else None)
     if ranks is not None:
         share_between(ranks, model, settings)
     if settings.compile:
@@ -187,6 +187,7 @@ def build_trainer(
         ),
         device=on,
         bf16=settings.precision == "bf16",
+        fp64=settings.precision == "fp64",
         clip_norm=settings.clip_norm,
         compiled=hasattr(model, "_orig_mod")
         or getattr(model, "_compiled_call_impl", None) is not None,

@@ -105,7 +105,7 @@ class ContinualLearner:
         rehearse_last: int | None = None,
         influence: Literal["none", "metasp", "robust"] = "none",
         seed: int = 1231,
-        precision: Literal["fp32", "bf16"] = "fp32",
+        precision: Literal["fp32", "bf16", "fp64"] = "fp32",
         compile: bool = False,
         clip_norm: float | None = None,
         head: str | None = None,

@@ -54,6 +54,9 @@ class Method(Stateful, ABC):
     "own schedule" (it takes no other), "real inputs", which gradients can move, a "frozen encoder"
     (it learns a head on fixed features)."""
     updates: ClassVar[bool] = True  #: learns by learner.update
+    weighted_sum: ClassVar[bool] = False
+    """Every update is a weighted sum of losses of rows, tests go by the network's outputs, and the
+    network is otherwise only drawn anew or set back to the best epoch."""
     measures: ClassVar[bool] = False  #: records influence (it weighs by InfluenceWeights)
 
     @classmethod

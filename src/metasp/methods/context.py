@@ -72,6 +72,24 @@ class Weighed:
         return replace(self, weights=weights)
 
 
+@dataclass(frozen=True)
+class WeightedRows:
+    """The rows of one update, whose loss is the sum of weights × losses(outputs).
+
+    inputs: network inputs (n, …), as they were augmented.
+    losses: outputs (n, classes) to one loss per row (r,).
+    weights, ids: of the rows (r,).
+    replayed: whether each row (r,) was read from the memory.
+    clip_norm: the norm to which the gradient is shortened; None: it is not."""
+
+    inputs: Tree
+    losses: Callable[[Tensor], Tensor]
+    weights: Tensor
+    ids: Tensor
+    replayed: Tensor
+    clip_norm: float | None = None
+
+
 Weigh = Callable[["TrainingContext", Objective], Weighed]
 """Gives each row of an objective its weight in the update."""
 
@@ -125,6 +143,7 @@ class TrainingContext:
     arrived: how many rows of a step's batch are new; they come first.
     influence_stats: influences measured in this task; training_stats: how its examples fared.
     told: the true share of wrong labels by class, for controls alone.
+    watch: is shown the rows of every update just before the step.
     notes: messages for the user that have not been shown yet."""
 
     model: nn.Module
@@ -139,6 +158,7 @@ class TrainingContext:
     augment: bool = True
     augment_memory: bool = True
     bf16: bool = False
+    fp64: bool = False
     compiled: bool = False
     channels_last: bool = False
     clip_norm: float | None = None  # the norm to which gradients are shortened before a step
@@ -153,6 +173,7 @@ class TrainingContext:
     influence_stats: ExampleStats = field(default_factory=lambda: measured())
     training_stats: TrainingStats = field(default_factory=TrainingStats)
     told: Mapping[int | None, float] | None = None
+    watch: Callable[[WeightedRows], None] | None = None
     notes: list[str] = field(default_factory=list)
 
     def prepare(self, raw: Batch) -> Batch:
@@ -224,6 +245,8 @@ class TrainingContext:
         terms = [Term(terms)] if isinstance(terms, Batch) else terms
         objective = Objective(terms, self.loss_fn, goal)
         weighed = (weigh or self.weigh or unweighed)(self, objective)
+        if self.watch is not None:
+            self.watch(self._rows_of(Objective(terms, self.loss_fn), weighed.weights.detach()))
         self.descend((weighed.weights * weighed.losses).sum())
         self._note_update(weighed, objective)
         losses, shares = weighed.losses.detach(), objective.shares
@@ -265,6 +288,14 @@ class TrainingContext:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
+    def _rows_of(self, objective: Objective, weights: Tensor) -> WeightedRows:
+        """Return the rows of an update; those that arrived with the step come first."""
+        batch = objective.batch
+        replayed = torch.arange(batch.size) >= self.arrived
+        return WeightedRows(
+            batch.inputs, objective.losses, weights, batch.ids, replayed, self.clip_norm
+        )
+
     def _note_update(self, weighed: Weighed, objective: Objective) -> None:
         """Note how each example of the task fared in an update."""
         batch, outputs = objective.batch, objective.outputs
@@ -286,6 +317,8 @@ class TrainingContext:
         # backward pass of narrow strided 1×1 convolutions crashes in that layout (torch 2.13).
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         inputs = trees.each(lambda t: t.contiguous(memory_format=layout), inputs)
+        if self.fp64:
+            inputs = trees.each(lambda t: t.double() if t.is_floating_point() else t, inputs)
         return Batch(inputs, raw.labels.to(self.device), raw.ids)
 
 

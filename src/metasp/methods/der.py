@@ -17,6 +17,7 @@ from metasp.types import Batch, Task
 
 @final
 class DER(Method):
+    weighted_sum = True
     Settings = DERSettings
     lr = 0.03
     columns = (Column("logits", of="outputs"),)

@@ -11,12 +11,15 @@ from metasp.types import Batch, Examples, Task
 
 @final
 class ER(Method):
+    weighted_sum = True
+
     def step(self, new: Batch, phase: Phase) -> Step:
         return self.learner.update(self.learner.with_replay(new))
 
 
 @final
 class Finetune(Method):
+    weighted_sum = True
     selection = None
 
     def step(self, new: Batch, phase: Phase) -> Step:
@@ -25,6 +28,7 @@ class Finetune(Method):
 
 @final
 class Joint(Method):
+    weighted_sum = True
     selection = None
 
     def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:

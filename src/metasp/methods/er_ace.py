@@ -11,6 +11,7 @@ from metasp.types import Batch, Task
 
 @final
 class ERACE(Method):
+    weighted_sum = True
     needs = ("classes", "own loss")
     stored = ("present", "seen")
 

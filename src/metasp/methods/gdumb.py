@@ -13,7 +13,7 @@ from metasp.backbones import CONSTANT, DRAWN, initialise
 from metasp.errors import UserError
 from metasp.memory import Placement
 from metasp.methods.base import Method, Phase, finetune_phase, offer_task
-from metasp.methods.context import Step, TrainingContext
+from metasp.methods.context import Step, TrainingContext, WeightedRows
 from metasp.methods.settings import GDumbSettings
 from metasp.trees import Tree
 from metasp.types import Batch, Examples, Task
@@ -23,6 +23,7 @@ LOWEST = 0.01  # of the learning rate, at the end of each of its cycles
 
 @final
 class GDumb(Method):
+    weighted_sum = True
     needs = ("boundaries", "own schedule")
     updates = False
     Settings = GDumbSettings
@@ -91,6 +92,8 @@ class GDumb(Method):
         learner, settings = self.learner, self.settings
         batch = learner.prepare_replay(new)
         inputs, other, share = cutmix(batch.inputs, settings.cutmix, learner.streams["cutmix"])
+        if learner.watch is not None:
+            learner.watch(self.rows_of(batch, inputs, other, share))
         outputs = learner.outputs(inputs)
         losses = share * learner.loss_fn(outputs, batch.labels)
         losses = losses + (1 - share) * learner.loss_fn(outputs, batch.labels[other])
@@ -99,6 +102,20 @@ class GDumb(Method):
         nn.utils.clip_grad_norm_(learner.model.parameters(), settings.clip)
         learner.step()
         return Step(float(losses.detach().mean()))
+
+    def rows_of(self, batch: Batch, inputs: Tree, other: Tensor, share: float) -> WeightedRows:
+        """Return the rows of an update on mixed inputs (n, …): each counts once for its own label,
+        and once for that of the `other` (n,) that is mixed into it."""
+        loss_fn, labels, size = self.learner.loss_fn, batch.labels, batch.size
+
+        def losses(outputs: Tensor) -> Tensor:
+            return torch.cat([loss_fn(outputs, labels), loss_fn(outputs, labels[other])])
+
+        shares = torch.tensor([share, 1 - share], dtype=torch.float64).repeat_interleave(size)
+        weights = (shares / size).to(next(self.learner.model.parameters()))
+        ids = torch.cat([batch.ids, batch.ids[other.cpu()]])
+        replayed = torch.ones_like(ids, dtype=torch.bool)
+        return WeightedRows(inputs, losses, weights, ids, replayed, self.settings.clip)
 
 
 def warm_restarts(epoch: int) -> float:

@@ -21,6 +21,7 @@ NEUTRAL = 1.0  # the redundancy of a gradient that was compared with nothing
 class GSS(Method):
     """Experience replay from a memory of diverse gradients."""
 
+    weighted_sum = True
     Settings = GSSSettings
     lr = 0.03
     selection = "gradient-diverse"

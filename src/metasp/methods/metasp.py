@@ -23,6 +23,7 @@ INFLUENCE_COST = 9.0  # of a step, in plain ones: 4.6 times a rehearsal step of 
 class MetaSP(Method):
     """Plain epochs first, then rehearsal weighted by influence."""
 
+    weighted_sum = True
     needs = ("elementwise",)
     measures = True
     Settings = MetaSPSettings

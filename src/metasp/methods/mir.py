@@ -16,6 +16,7 @@ from metasp.types import Batch
 
 @final
 class MIR(Method):
+    weighted_sum = True
     needs = ("elementwise",)
     Settings = MIRSettings
     settings: MIRSettings

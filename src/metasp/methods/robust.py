@@ -42,6 +42,7 @@ all classes and among the task's, and the chances that follow."""
 class Robust(Method):
     """Experience replay that drops what is probably mislabelled."""
 
+    weighted_sum = True
     needs = ("boundaries", "classes")
     Settings = RobustSettings
     selection = "judged"
@@ -161,6 +162,7 @@ def known_chances(chances: Tensor) -> Tensor | None:
 class LossFilter(Method):
     """Experience replay without the new examples of highest mean loss so far."""
 
+    weighted_sum = True
     needs = ("boundaries", "classes")
     Settings = LossFilterSettings
     selection = "judged"
@@ -235,6 +237,7 @@ class LowLoss(Weigher):
 class VerifiedOnly(Method):
     """Learns from the verified examples in memory, and from nothing else."""
 
+    weighted_sum = True
     needs = ("boundaries", "classes")
     selection = "judged"
 

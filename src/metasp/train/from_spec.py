@@ -282,7 +282,7 @@ def build_model(
     else:
         model = build_own(make, spec.seed)
         check_model(model, spec, method_named(spec.method), benchmark)
-    model.to(device)
+    model.to(device, torch.float64 if spec.precision == "fp64" else None)
     if channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if ranks is not None:
@@ -331,6 +331,7 @@ def build_trainer(
         augment=spec.augment,
         augment_memory=spec.augment_memory,
         bf16=spec.precision == "bf16",
+        fp64=spec.precision == "fp64",
         compiled=spec.compile,
         channels_last=channels_last,
         weigh=InfluenceWeights(steps=spec.observe, observe=True) if spec.observe else None,

@@ -1,0 +1,255 @@
+"""One walk backwards through a run: the derivatives of its final losses for example weights.
+
+With θ the parameters, m the optimizer's state, b the running statistics and λ the derivatives of a
+final loss for them, a step θ', m' = step(θ, m, g) on g = ∇ Σ w_i ℓ_i(θ), and u = λᵀ ∂step/∂g:
+
+    dQ/dw_i += uᵀ ∇ℓ_i(θ)        λ ← λᵀ ∂step/∂(θ, m) + Σ w_i ∇²ℓ_i(θ) u
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metasp.events import StepTaken
+from metasp.influence.functional import Named, differentiable_twice
+from metasp.influence.optimizers import State
+from metasp.influence.pseudo_step import Plan, make_plan
+from metasp.methods.context import TrainingContext, WeightedRows
+from metasp.train import Trainer
+from metasp.trees import call
+from metasp.whole_run.normalisation import batch_statistics
+from metasp.whole_run.queries import Query, slopes_of
+from metasp.whole_run.rerun import Moment, Progress, Rerun
+
+
+@dataclass
+class Adjoint:
+    """Derivatives of the final losses, (queries, *shape) by name: for the parameters, the running
+    statistics, and the optimizer's state where they depend on it."""
+
+    theta: Named
+    running: Named
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def norms(self) -> Tensor:
+        """Return the norm for the parameters, (queries,)."""
+        squares = [tensor.flatten(1).square().sum(1) for tensor in self.theta.values()]
+        return torch.stack(squares).sum(0).sqrt()
+
+    def add(self, other: "Adjoint") -> None:
+        """Add those for parameters and running statistics of another one."""
+        for part, more in ((self.theta, other.theta), (self.running, other.running)):
+            for name, tensor in more.items():
+                part[name] = part[name] + tensor
+
+    def taken(self) -> "Adjoint":
+        """Return those for parameters and running statistics, and go on with zeros."""
+        taken = Adjoint(dict(self.theta), dict(self.running))
+        self.theta = {k: torch.zeros_like(t) for k, t in self.theta.items()}
+        self.running = {k: torch.zeros_like(t) for k, t in self.running.items()}
+        return taken
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An update: its rows, and parameters and optimizer as they were before it."""
+
+    rows: WeightedRows
+    plan: Plan
+
+
+@dataclass
+class Recorder:
+    """Numbers the updates of a run, and keeps them where it is told to.
+
+    changes: by the number of an update, what happened to the network just before it: the number of
+        the update after which it was marked and came back, or None where it was drawn anew."""
+
+    learner: TrainingContext
+    keep: bool = False
+    count: int = 0
+    updates: list[Recorded] = field(default_factory=list)
+    changes: dict[int, int | None] = field(default_factory=dict)
+    marked: int = 0
+
+    def update(self, rows: WeightedRows) -> None:
+        """Keep the rows, with copies of parameters and optimizer."""
+        if self.keep:
+            learner = self.learner
+            plan = make_plan(learner.model, learner.optimizer, clip=rows.clip_norm)
+            update: Any = plan.update
+            copied = replace(update, state=copied_state(update.state))
+            self.updates.append(Recorded(rows, replace(plan.copied(), update=copied)))
+        self.count += 1
+
+    def mark(self) -> None:
+        """Note after which update the network was marked."""
+        self.marked = self.count
+
+    def set_weights(self, marked: bool) -> None:
+        """Note that the network changes before the next update."""
+        self.changes[self.count] = self.marked if marked else None
+
+
+def copied_state(state: State) -> State:
+    """Return an optimizer's state with its tensors copied."""
+    if isinstance(state, Mapping):
+        return {name: copied_state(value) for name, value in state.items()}
+    return state.clone() if isinstance(state, Tensor) else state
+
+
+@dataclass
+class Derivatives:
+    """What the walk has found.
+
+    ids: of all examples (n,), ascending.
+    direct, replayed: derivatives of the final losses for their weights, (queries, n), by rows that
+        came with a step and by rows from the memory.
+    norms: of λ, (queries,), at the end of the run and before each update going backwards."""
+
+    ids: Tensor
+    direct: Tensor
+    replayed: Tensor
+    norms: list[Tensor] = field(default_factory=list)
+
+    def add(self, rows: WeightedRows, slopes: Tensor) -> None:
+        """Add the derivatives (queries, r) for the weights of an update's rows."""
+        places = torch.searchsorted(self.ids, rows.ids)
+        slopes = slopes.cpu().double()
+        for part, chosen in ((self.direct, ~rows.replayed), (self.replayed, rows.replayed)):
+            part.index_add_(1, places[chosen], slopes[:, chosen])
+
+    @property
+    def growth(self) -> float:
+        """Return how many times larger λ is at the start of the run than at its end; the largest
+        of the queries."""
+        return float((self.norms[-1] / self.norms[0]).max())
+
+
+def walk(rerun: Rerun, queries: Sequence[Query], tell: Progress = lambda done: None) -> Derivatives:
+    """Train the run once more, and walk back through it."""
+    with rerun.threads():
+        recorders: list[Recorder] = []
+
+        def watchers(trainer: Trainer) -> list[Recorder]:
+            recorders.append(Recorder(trainer.learner))
+            return recorders
+
+        trainer, moments = rerun.forwards(watchers, lambda done: tell(0.15 * done))
+        first, learner = recorders[0], trainer.learner
+        ids = torch.unique(torch.cat([task.ids for task in trainer.tasks]))
+        zeros = torch.zeros(len(queries), len(ids), dtype=torch.float64)
+        found = Derivatives(ids, zeros, zeros.clone())
+        adjoint = Adjoint(*slopes_of(learner, learner.model, queries))
+        found.norms.append(adjoint.norms)
+        returns: dict[int, list[Adjoint]] = defaultdict(list)
+        model, total = copy.deepcopy(learner.model).train(), moments[-1].steps + 1
+        number = first.count
+        went_back(first.changes, number, adjoint, returns)
+        for at in reversed(range(len(moments))):
+            end = moments[at + 1].steps if at + 1 < len(moments) else None
+            for update in reversed(recorded(rerun, moments[at], end)):
+                for waiting in returns.pop(number, ()):
+                    adjoint.add(waiting)
+                adjoint, slopes = step_back(model, update, adjoint)
+                found.add(update.rows, slopes)
+                found.norms.append(adjoint.norms)
+                number -= 1
+                went_back(first.changes, number, adjoint, returns)
+            tell(1 - 0.85 * moments[at].steps / total)
+    return found
+
+
+def went_back(
+    changes: Mapping[int, int | None],
+    number: int,
+    adjoint: Adjoint,
+    returns: dict[int, list[Adjoint]],
+) -> None:
+    """Where the network was set to other weights between two updates: what depends on them waits
+    until the walk comes to where they are from; on new ones nothing does."""
+    if number in changes:
+        waiting, source = adjoint.taken(), changes[number]
+        if source is not None:
+            returns[source].append(waiting)
+
+
+def recorded(rerun: Rerun, moment: Moment, end: int | None) -> list[Recorded]:
+    """Train again from a moment up to a number of steps, and return the updates on the way."""
+    trainer = rerun.trainer(moment)
+    recorder = Recorder(trainer.learner, keep=True)
+    trainer.learner.watch = recorder.update
+    steps = moment.steps
+    for event in trainer.run():
+        steps += isinstance(event, StepTaken)
+        if steps == end:
+            break
+    return recorder.updates
+
+
+def step_back(model: nn.Module, update: Recorded, after: Adjoint) -> tuple[Adjoint, Tensor]:
+    """Go back through one update. Returns the derivatives for what was before it, and those for
+    the weights of its rows (queries, r), which are 1; the model lends its layers."""
+    rows, plan = update.rows, update.plan
+    params = dict(model.named_parameters())
+    for name, value in plan.params.items():
+        params[name].data.copy_(value)
+    leaves = [params[name] for name in plan.params]
+    ones = torch.ones_like(rows.weights).requires_grad_()
+    with differentiable_twice(), batch_statistics(model) as (statistics, rates):
+        losses = rows.losses(call(model, rows.inputs))
+        loss = (ones * rows.weights * losses).sum()
+        graded = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+    grads = {name: g for name, g in zip(plan.params, graded) if g is not None}
+    plan = plan.restrict(grads)
+    taken = plan.step(plan.params, {k: g.detach() for k, g in grads.items()}, plan.update.state)
+    state = {name: after.state[name] for name in grads} if after.state else None
+    adjoint = taken.back({name: after.theta[name] for name in grads}, state, True)
+    goals = {name: rates[name] * after.running[name] for name in statistics}
+    slopes, moved = products(
+        [*grads.values(), *statistics.values()],
+        [*adjoint.gradient.values(), *goals.values()],
+        ones,
+        leaves,
+    )
+    theta = dict(after.theta)
+    for name in grads:
+        decay = adjoint.decay.get(name, 0.0)
+        theta[name] = adjoint.theta[name] + decay * adjoint.gradient[name]
+    for name, part in zip(update.plan.params, moved):
+        theta[name] = theta[name] if part is None else theta[name] + part
+    kept = {name: (1 - rates.get(name, 0.0)) * t for name, t in after.running.items()}
+    return Adjoint(theta, kept, before_first_step(plan, adjoint.state or {})), slopes
+
+
+def products(
+    outputs: Sequence[Tensor], goals: Sequence[Tensor], ones: Tensor, leaves: Sequence[Tensor]
+) -> tuple[Tensor, Sequence[Tensor | None]]:
+    """Return goalsᵀ ∂outputs/∂ones (queries, r) and goalsᵀ ∂outputs/∂leaf (queries, *shape) of each
+    leaf; None where nothing depends on it."""
+
+    def product(goals: Sequence[Tensor], batched: bool) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(
+            outputs, [ones, *leaves], goals, retain_graph=True, allow_unused=True,
+            is_grads_batched=batched,
+        )  # fmt: skip
+
+    if all(leaf.dim() <= 2 for leaf in leaves):  # torch cannot batch channels-last convolutions
+        slopes, *moved = product(goals, True)
+    else:
+        several = [product(one, False) for one in zip(*goals)]
+        slopes, *moved = (None if p[0] is None else torch.stack(p) for p in zip(*several))
+    assert slopes is not None
+    return slopes, moved
+
+
+def before_first_step(plan: Plan, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the derivatives for an optimizer's state; nothing where it has had none yet."""
+    began = [value is not None and value != {} for value in plan.update.state.values()]
+    return state if any(began) else {}
