@@ -51,7 +51,7 @@ def queries_of(tasks: Sequence[Task], what: str, task_il: bool) -> list[Query]:
     every = sorted({label for task in tasks for label in task.classes})
     if not every:
         raise UserError("the tasks of this run have no classes, so there is no loss to ask about.")
-    wanted = None if what in NOTHING else torch.tensor([*read_rows(Path(what), MOST, False)])
+    wanted = None if what in NOTHING else torch.tensor([*read_rows(Path(what), MOST)])
     queries, found = [], 0
     for task in tasks:
         examples = task.test if what == "test" else task.validation
