@@ -1,21 +1,23 @@
 """How long a run takes to start: alone, from the command to its first step, and in a sweep."""
 
-import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Timing, Told, machine, part, silent, summary
+from metasp import events
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
-from metasp.sweeps.jobs import Job, order_for
+from metasp.sweeps.jobs import Job, carry_out, order_for
+from metasp.sweeps.local import Local
 
 ALONE = 3.0  # seconds of processor time that are allowed
 IN_A_SWEEP = 0.5  # for each run
@@ -31,17 +33,6 @@ def first(self, *values, **more):
 events.StepTaken.__init__ = first
 from metasp.cli import main
 main(sys.argv[1:])
-"""
-FORKED = """
-import os, sys, time
-from metasp import events
-def first(self, *values, **more):
-    os.write(2, f"{time.process_time()}\\n".encode())
-    os._exit(0)
-events.StepTaken.__init__ = first
-from metasp.sweeps import warm
-sys.argv = ["warm", sys.argv[1]]
-warm.main()
 """
 QUIET = (
     ("list", "methods"),
@@ -93,33 +84,29 @@ def alone() -> float:
 
 
 def in_a_sweep(runs: int) -> list[float]:
-    """Processor time of each run that is forked from a sweep's warm process, to its first step."""
-    line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    said, says = os.pipe()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    with its, tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-c", FORKED, str(its.fileno())]
-        warm = subprocess.Popen(words, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    """Processor time of each run that is forked as a sweep forks it, to its first step."""
+    seconds, context = [], Local().context
+    with tempfile.TemporaryDirectory() as folder:
         for number in range(runs):
             spec = RunSpec(threads=1, epochs=1, memory=100, method="er", seed=number)
-            path = prepare(spec, Path(folder)).directory.path
-            order = order_for(Job(spec, path, "new"), None, 60.0)
-            stdin, ours = os.pipe()
-            start = json.dumps({"start": number}).encode()
-            socket.send_fds(line, [start], [stdin, nowhere, says])
-            os.write(ours, json.dumps(order).encode() + b"\n")
-            line.recv(1024)  # that it has ended
-            os.close(stdin)
-            os.close(ours)
-        line.close()
-        warm.wait()
-    os.close(says)
-    os.close(nowhere)
-    with os.fdopen(said) as lines:
-        seconds = [float(text) for text in lines]
-    if len(seconds) != runs:
-        raise RuntimeError(f"{len(seconds)} of {runs} runs have taken a step")
+            job = Job(spec, prepare(spec, Path(folder)).directory.path, "new")
+            ours, its = context.Pipe(duplex=False)
+            process = context.Process(target=to_first_step, args=(order_for(job, None), its))
+            process.start()
+            seconds.append(ours.recv())
+            process.join()
     return seconds
+
+
+def to_first_step(order: dict[str, Any], sent: Connection) -> None:
+    """Carry out an order until its first step, and send the processor time of this process."""
+
+    def first(*values: object, **more: object) -> None:
+        sent.send(time.process_time())
+        os._exit(0)
+
+    events.StepTaken.__init__ = first  # type: ignore[method-assign, assignment]
+    carry_out(order, lambda: False, lambda update: None)
 
 
 def without_torch(words: list[str], repeats: int) -> list[float]:

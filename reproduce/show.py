@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from metasp.cli.figures import files_of, tell
 from metasp.cli.options import OneOf, json_option
-from metasp.cli.report import show, usable
+from metasp.cli.report import files_of, show, tell, usable
 from metasp.errors import UserError, unknown
 from metasp.reports.figures import Kind, draw
 from metasp.reports.groups import group

@@ -16,7 +16,6 @@ from pathlib import Path
 import sklearn.datasets
 import torch._dynamo  # noqa: F401  as every training imports it on its way
 
-import metasp.cli.resume
 import metasp.cli.run  # noqa: F401
 from metasp.cli import main
 from metasp.methods import METHODS

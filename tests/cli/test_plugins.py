@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 def test_a_killed_run_names_the_file_to_import_and_resumes_to_the_same_bits(folder):
     command = [sys.executable, "-m", "metasp", "run", *MINE, "--checkpoint-seconds", "0"]
     with subprocess.Popen([*command, "--runs", "killed"], cwd=folder) as process:
-        while not list(folder.glob("killed/*/checkpoint/*.json")):
+        while not list(folder.glob("killed/*/checkpoint/*.safetensors")):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     (run,) = runs_in(folder / "killed")

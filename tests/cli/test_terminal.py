@@ -188,16 +188,19 @@ def test_a_signal_without_a_name_has_a_number():
     assert local.reason_of(-9, "") == "killed by SIGKILL (out of memory?)"
 
 
-def test_methods_are_told_apart_in_80_columns():
-    done = metasp("list", "methods")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    words = {line.split()[1]: line for line in lines if line.startswith("│")}
-    assert set(METHODS) <= set(words)
-    told = [(r.stores, r.weighs, r.cost) for r in METHODS.values()]
-    assert all(all(each) for each in told)
-    recommended = [name for name, line in words.items() if line.split()[2] == "*"]
-    assert recommended == [RECOMMENDED.method]
-    rows = json.loads(metasp("list", "methods", "--json").stdout)["methods"]
-    assert [row["name"] for row in rows if row["recommended"]] == recommended
+def test_lists_break_no_word_in_80_columns():
+    """Methods with their names and citations; every word is one of the JSON list."""
+    for what in ("methods", "benchmarks", "selections", "backbones"):
+        done = metasp("list", what, COLUMNS="80")
+        assert done.returncode == 0, done.stderr
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        rows = json.loads(metasp("list", what, "--json").stdout)[what]
+        shown = {*done.stdout.split()}
+        for row in rows:
+            assert {row["name"], *row.get("what", "").split()} <= shown
+    methods = json.loads(metasp("list", "methods", "--json").stdout)["methods"]
+    assert [row["name"] for row in methods if row["recommended"]] == [RECOMMENDED.method]
+    assert {row["name"] for row in methods} == {*METHODS}
+    (derpp,) = (row for row in methods if row["name"] == "derpp")
+    assert "Dark Experience Replay" in derpp["what"]
+    assert "(Buzzega et al. 2020)" in derpp["what"]

@@ -6,25 +6,24 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from metasp.cli.board import headline, listing, picture
+from metasp.cli.sweep import headline, listing, picture
 from metasp.spec import RunSpec
-from metasp.sweeps import board as clocked
-from metasp.sweeps.board import Board
-from metasp.sweeps.jobs import Job, Update
+from metasp.sweeps import jobs
+from metasp.sweeps.jobs import Board, Job, Update
 
 
 def board(stored=("new", "new", "new", "finished"), at_once=2) -> Board:
-    jobs = [
+    todo = [
         Job(RunSpec(method="er", seed=n), Path(f"runs/run-{n}"), what)
         for n, what in enumerate(stored)
     ]
-    return Board(jobs, at_once)
+    return Board(todo, at_once)
 
 
 def test_the_live_table_says_what_runs_what_failed_and_what_is_left():
     state = board()
-    state.saw(Update("run-0", "running", 0.25, 30.0, "task 2/5"))
-    state.saw(Update("run-1", "failed", note="the loss became NaN"))
+    state.add(Update("run-0", "running", 0.25, 30.0, "task 2/5"))
+    state.add(Update("run-1", "failed", note="the loss became NaN"))
     out = io.StringIO()
     Console(file=out, width=120).print(picture(state))
     text = out.getvalue()
@@ -35,12 +34,12 @@ def test_the_live_table_says_what_runs_what_failed_and_what_is_left():
 
 def test_time_left_is_that_of_the_running_and_waiting_shared_by_the_processes(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(clocked.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
     state = board()
     assert state.left() is None
-    state.saw(Update("run-0", "running", 0.0, None))
+    state.add(Update("run-0", "running", 0.0, None))
     now[0] = 110.0
-    state.saw(Update("run-0", "running", 0.5, 10.0))
+    state.add(Update("run-0", "running", 0.5, 10.0))
     # run-0 has 10 s to go; run-1 and run-2 are taken to need what run-0 does, 20 s each.
     assert state.left() == pytest.approx((10 + 20 + 20) / 2)
 

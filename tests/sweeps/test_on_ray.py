@@ -3,16 +3,15 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from metasp.errors import UserError
 from metasp.sweeps.grid import expand, parse
 from metasp.sweeps.jobs import jobs_of
-from metasp.sweeps.on_ray import OnRay
+from metasp.sweeps.on_ray import OnRay, serve
 from tests.sweeps.conftest import STORE, newest_checkpoint
-from tests.sweeps.test_local import SOURCE, results
+from tests.sweeps.test_local import SOURCE, plain, results
 
 TABLES = {
     "threads": 1,
@@ -24,20 +23,11 @@ TABLES = {
 }
 
 
-def plain(specs, folder: Path) -> dict:
-    from metasp.experiment import prepare
-
-    for spec in specs:
-        for _ in prepare(spec, folder).events():
-            pass
-    return results(folder)
-
-
 @pytest.mark.slow
 def test_a_node_killed_in_mid_run_costs_at_most_a_checkpoint(cluster, tmp_path):
     specs = expand(parse(TABLES, "test"))
     jobs = jobs_of(specs, tmp_path / "runs", None, device="cpu")
-    runner = OnRay(checkpoint_seconds=0.3, address=cluster.address)
+    runner = OnRay(address=cluster.address, options={"checkpoint_seconds": 0.3})
     assert runner.at_once(jobs) == 2
     (victim,) = cluster.worker_nodes
     updates, killed, last_of = [], False, {}
@@ -71,7 +61,7 @@ def test_a_run_lost_while_stopping_is_not_started_again(cluster, tmp_path):
             return True
         return False
 
-    runner = OnRay(checkpoint_seconds=0.3, address=cluster.address)
+    runner = OnRay(address=cluster.address, options={"checkpoint_seconds": 0.3})
     updates = list(runner.run(jobs, stop))
     assert [u.state for u in updates if u.state != "running"] == ["stopped", "stopped"]
     assert not [u for u in updates if "from checkpoint" in u.note]
@@ -79,9 +69,9 @@ def test_a_run_lost_while_stopping_is_not_started_again(cluster, tmp_path):
 
 
 OWN = """
-from metasp.cli.cluster import guard_own_cluster
+from metasp.cli.options import guard_own_cluster
 guard_own_cluster(None)
-from metasp.sweeps.cluster import connect, ray
+from metasp.sweeps.on_ray import connect, ray
 connect(None)
 print(ray.get_runtime_context().gcs_address, flush=True)
 input()
@@ -117,7 +107,7 @@ def test_on_shared_storage_a_stopped_run_is_stored_and_goes_on(cluster, tmp_path
     def stop() -> bool:
         return any(update.fraction > 0 for update in seen)
 
-    runner = OnRay(checkpoint_seconds=900, address=cluster.address)
+    runner = OnRay(address=cluster.address, options={"checkpoint_seconds": 900})
     for update in runner.run([job], stop):
         seen.append(update)
     assert seen[-1].state == "stopped"
@@ -132,16 +122,16 @@ def test_on_shared_storage_a_stopped_run_is_stored_and_goes_on(cluster, tmp_path
 def test_what_a_cluster_has_not_is_refused_here_and_waited_for_elsewhere(cluster, tmp_path, capsys):
     """A cluster of our own cannot grow; another one may."""
     jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
-    elsewhere = OnRay(address=cluster.address, gpus_per_run=1)
+    elsewhere = OnRay(address=cluster.address, gpus=1)
     assert [elsewhere.at_once(jobs) for _ in range(2)] == [1, 1]
     assert capsys.readouterr().err.count("a run asks for 1 GPU of 0 on one node") == 1
-    wide = OnRay(address=cluster.address, cpus_per_run=2)  # two nodes of one: no room for any
+    wide = OnRay(address=cluster.address, cpus=2)  # two nodes of one: no room for any
     assert wide.at_once(jobs) == 1
     assert "a run asks for 2 CPU of 1 on one node" in capsys.readouterr().err
-    assert OnRay(address=cluster.address, cpus_per_run=0.25).at_once(jobs) == 8
+    assert OnRay(address=cluster.address, cpus=0.25).at_once(jobs) == 8
     assert not capsys.readouterr().err
-    own = OnRay(cpus_per_run=64)  # connected already: only where it believes to be matters
-    with pytest.raises(UserError, match="asks for 64 CPU of 1 here: give less by --cpus-per-run"):
+    own = OnRay(cpus=64)  # connected already: only where it believes to be matters
+    with pytest.raises(UserError, match="asks for 64 CPU of 1 here: give fewer"):
         own.at_once(jobs)
 
 
@@ -153,28 +143,15 @@ def test_a_worker_that_cannot_start_says_why_and_is_not_tried_again(cluster, tmp
     there = {"PYTHONPATH": str(tmp_path)}
     cluster.add_node(num_cpus=2, object_store_memory=STORE, env_vars=there)
     jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
-    runner = OnRay(address=cluster.address, cpus_per_run=2)  # only the third node has as many
+    runner = OnRay(address=cluster.address, cpus=2)  # only the third node has as many
     updates = list(runner.run(jobs[:1], lambda: False))
     assert [update.state for update in updates if update.state != "running"] == ["failed"]
     updates = updates[-1:]
     assert "no metasp" in updates[0].note
 
 
-@pytest.mark.slow
-def test_a_run_that_cannot_be_stored_here_does_not_stop_the_others(cluster, tmp_path):
-    jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
-    (jobs[0].path / "events.jsonl").mkdir(parents=True)  # a folder in the way
-    (jobs[0].path / "events.jsonl" / "x").touch()
-    runner = OnRay(checkpoint_seconds=0.3, address=cluster.address)
-    last = {update.name: update for update in runner.run(jobs, lambda: False)}
-    assert [last[job.name].state for job in jobs] == ["failed", "done"]
-    assert "Is a directory" in last[jobs[0].name].note
-
-
 def test_a_node_that_sees_another_folder_says_so(tmp_path):
-    from metasp.sweeps.on_ray import carry_out
-
-    word = carry_out({"runs": str(tmp_path / "not shared"), "name": "a-run"})
-    assert word["state"] == "failed"
-    assert "on storage that all nodes share" in word["note"]
+    message = serve({"path": str(tmp_path / "not shared" / "a-run")})
+    assert message["state"] == "failed"
+    assert "on storage that all nodes share" in message["note"]
     assert not (tmp_path / "not shared").exists()

@@ -14,7 +14,8 @@ from metasp.errors import UserError
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
 from metasp.store import RunDir, runs_in
-from metasp.sweeps.ranks_on_ray import RanksOnRay
+from metasp.sweeps.jobs import Job
+from metasp.sweeps.on_ray import OnRay
 from tests.helpers import assert_same_run, last_checkpoint, metasp
 from tests.sweeps.conftest import STORE, newest_checkpoint
 from tests.sweeps.test_local import children_of, wait_for
@@ -47,8 +48,9 @@ def whole(tmp_path_factory):
     return run
 
 
-def ask(folder: Path, **options):
-    return prepare(SPEC, folder, device="cpu", checkpoint_seconds=0.05, **options)
+def job_of(spec, folder: Path) -> Job:
+    experiment = prepare(spec, folder, device="cpu")
+    return Job(experiment.spec, experiment.directory.path, "new")
 
 
 def newest(folder: Path) -> int:
@@ -71,8 +73,8 @@ def workers_of(node) -> list[int]:
 def test_a_worker_killed_and_a_node_lost_cost_at_most_a_checkpoint(cluster_of, tmp_path, whole):
     """First the worker that does not write the run, then the node of the one that does."""
     cluster = cluster_of(0, 1, 1)
-    experiment = ask(tmp_path / "runs")
-    path = experiment.directory.path
+    job = job_of(SPEC, tmp_path / "runs")
+    path = job.path
 
     def kill_the_other() -> None:
         first = first_worker(path)
@@ -87,7 +89,9 @@ def test_a_worker_killed_and_a_node_lost_cost_at_most_a_checkpoint(cluster_of, t
 
     plan = [("from the start", kill_the_other), ("from checkpoint", lose_the_first)]
     lost_at, notes = [], []
-    for update in RanksOnRay(workers=2, address=cluster.address).run(experiment, lambda: False):
+    options = {"checkpoint_seconds": 0.05}
+    runner = OnRay(workers=2, address=cluster.address, options=options)
+    for update in runner.run([job], lambda: False):
         notes.append(update.note)
         stored = newest_checkpoint(path)
         if plan and plan[0][0] in update.note and stored > sum(lost_at[-1:]) + 2:
@@ -99,7 +103,7 @@ def test_a_worker_killed_and_a_node_lost_cost_at_most_a_checkpoint(cluster_of, t
     first, second = dict.fromkeys(map(int, origins))
     assert first >= lost_at[0]
     assert second >= lost_at[1]
-    assert_same_run(experiment.directory, whole)
+    assert_same_run(RunDir(path), whole)
 
 
 @pytest.mark.slow
@@ -134,12 +138,11 @@ def test_what_goes_wrong_on_the_cluster_is_said_here_and_not_tried_again(cluster
     x, y = np.zeros((60, 4, 4), np.uint8), np.arange(60) % 2
     np.savez(data, x_train=x, y_train=y, x_test=x, y_test=y)
     spec = SPEC.with_(benchmark=f"arrays:{data}", tasks=2, backbone="mlp", limit_per_class=None)
-    experiment = prepare(spec, tmp_path / "runs", device="cpu")
+    job = job_of(spec, tmp_path / "runs")
     data.unlink()  # as on a cluster whose nodes do not see it
-    on_two = RanksOnRay(workers=2, address=cluster.address)
-    *_, last = on_two.run(experiment, lambda: False)
+    *_, last = OnRay(workers=2, address=cluster.address).run([job], lambda: False)
     assert last.state == "failed"
     assert str(data) in last.note
     ray.init(address=cluster.address, log_to_driver=False)
-    with pytest.raises(UserError, match="has room for 2 of 3 workers: give less by --workers"):
-        next(RanksOnRay(workers=3).run(experiment, lambda: False))
+    with pytest.raises(UserError, match="asks for 3 workers of 2 here: give fewer --workers"):
+        next(OnRay(workers=3).run([job], lambda: False))

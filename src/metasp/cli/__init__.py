@@ -1,6 +1,5 @@
 """The command line: one file per command, loaded only when it is called."""
 
-import importlib
 import io
 import os
 import re
@@ -11,6 +10,7 @@ import click
 
 from metasp import __version__
 from metasp.errors import UserError
+from metasp.lazy import load
 
 COMMANDS = {
     "run": "Train on a stream of tasks and store the run.",
@@ -24,6 +24,8 @@ COMMANDS = {
     "suspects": "List the examples most likely mislabelled.",
     "compare": "What changed from one run to another on the same data.",
 }
+PLACES = {"run": "run:run", "resume": "run:resume", "report": "report:report",
+          "figures": "report:figures"}  # fmt: skip
 NO_ROOM = re.compile(r"(can't|cannot|not enough|out of) (allocate )?memory", re.IGNORECASE)
 
 
@@ -36,8 +38,8 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = importlib.import_module(f"metasp.cli.{name.replace('-', '_')}")
-        command: click.Command = module.command
+        place = PLACES.get(name, f"{name.replace('-', '_')}:command")
+        command: click.Command = load(f"metasp.cli.{place}")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

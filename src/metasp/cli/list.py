@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from metasp.cli.options import data_option, import_option, json_option, runs_option
@@ -15,21 +14,11 @@ from metasp.console import text_console
 from metasp.errors import UserError, unknown
 
 Rows = list[dict[str, str]]
-SHOWN = {
-    "methods": {
-        "name": "name",
-        "stores": "stores",
-        "weighs": "weighs",
-        "influence": "influence",
-        "ER steps": "cost",
-    }
-}
-"""What fits a terminal of 80 columns, where not all does, and its heading; --json has the rest."""
-
+HIDDEN = ("what", "recommended", "memory", "settings")
 ABOUT_METHODS = (
-    "* to begin with, with selection {selection}: --method best. influence: the examples that "
-    "--influence weighs, of methods with several loss terms those of which. cost: of a step, in "
-    "steps of er. Settings: metasp list methods NAME."
+    "* is where to begin: --method best stands for it with selection {}. ER steps: what a step "
+    "costs, in steps of er. influence: the examples that --influence weighs. "
+    "`metasp list methods NAME` lists settings."
 )
 
 EXAMPLES = """
@@ -64,66 +53,60 @@ def command(what: str, name: str | None, runs: Path, data: Path | None, as_json:
     for option, of in (("runs", "runs"), ("data", "benchmarks")):
         if what != of and typed(option):
             raise UserError(f"--{option} only applies to `metasp list {of}`: leave it out.")
-    console = text_console()
+    about, note = "", ""
+    if name is not None and what != "methods":
+        raise UserError(f"`metasp list {what}` takes no name: leave {name!r} out.")
     if name is not None:
-        if what != "methods":
-            raise UserError(f"`metasp list {what}` takes no name: leave {name!r} out.")
-        show_method(name, as_json, console)
-        return
-    rows = listings[what]()
+        from metasp.methods import method_named
+
+        about, rows = method_named(name).what, settings(name)
+        note = "give them as --set NAME=VALUE" if rows else "it has no settings of its own"
+    else:
+        rows = listings[what]()
     if as_json:
-        print(json.dumps({what: rows}))
+        both = {"method": name, "what": about, "settings": rows}
+        print(json.dumps(both if name is not None else {what: rows}))
         return
-    if not rows:
-        console.print(f"no {what} in {runs}")
-        return
-    shown = SHOWN.get(what, {name: name for name in rows[0]})
-    table = Table(caption_justify="left")
-    for heading in shown.values():
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        first, *others = (row[name] for name in shown)
-        table.add_row(f"{first} *" if row.get("recommended") else first, *others)
-    if what == "methods":
+    if what == "methods" and name is None:
         from metasp.methods import RECOMMENDED
 
-        table.caption = ABOUT_METHODS.format(selection=RECOMMENDED.selection)
-    console.print(table)
+        note = ABOUT_METHODS.format(RECOMMENDED.selection)
+    if not rows and name is None:
+        note = f"no {what} in {runs}"
+    console = text_console()
+    for part in filter(None, (about, definitions(rows) if rows else None, note)):
+        console.print(part)
 
 
-def show_method(name: str, as_json: bool, console: Console) -> None:
-    """Print what a method does and its settings."""
+def definitions(rows: Rows) -> Table:
+    """Return a name and a text for each row: what it is, and its other values by their names."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column()
+    for row in rows:
+        name, *_ = row.values()
+        others = [f"{k}: {v}" for k, v in row.items() if v and v != name and k not in HIDDEN]
+        texts = [row.get("what", ""), "; ".join(others)]
+        grid.add_row(
+            f"{name} *" if row.get("recommended") else name, "\n".join(filter(None, texts))
+        )
+    return grid
+
+
+def settings(method: str) -> Rows:
+    """Return the settings of a method."""
     from metasp.methods import method_named
 
-    recipe = method_named(name)
-    rows = [
-        {
-            "setting": key,
-            "type": field.type_name,
-            "default": "" if default is None else str(default),
-            "bounds": field.bounds,
-            "what": field.help,
-        }
-        for (key, field), default in zip(
-            declared(recipe.Settings).items(), recipe.settings.values()
-        )
-    ]
-    if as_json:
-        print(json.dumps({"method": name, "what": recipe.what, "settings": rows}))
-        return
-    console.print(recipe.what, highlight=False)
-    if not rows:
-        console.print(f"method {name} has no settings of its own")
-        return
-    table = Table(caption="metasp run --set NAME=VALUE", caption_justify="left")
-    for heading in rows[0]:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row.values())
-    console.print(table)
+    recipe, rows = method_named(method), []
+    for key, field in declared(recipe.Settings).items():
+        default = recipe.settings[key]
+        about = {"type": field.type_name, "default": "" if default is None else str(default)}
+        rows.append({"setting": key, **about, "bounds": field.bounds, "what": field.help})
+    return rows
 
 
 def methods() -> Rows:
+    """Return the methods with what they store and weigh, and what a step costs."""
     from metasp.methods import METHODS, RECOMMENDED
 
     return [
@@ -143,6 +126,7 @@ def methods() -> Rows:
 
 
 def benchmarks(data: Path | None) -> Rows:
+    """Return the benchmarks, and whether their data is here."""
     from metasp.data.catalogue import listing, row
     from metasp.plugins import IMPORTED
 
@@ -156,6 +140,7 @@ def benchmarks(data: Path | None) -> Rows:
 
 
 def backbones() -> Rows:
+    """Return the networks."""
     from metasp.backbones import BACKBONES
 
     return [
@@ -165,6 +150,7 @@ def backbones() -> Rows:
 
 
 def selections() -> Rows:
+    """Return the rules for what a memory keeps."""
     from metasp.memory import SELECTIONS
 
     return [
@@ -174,6 +160,7 @@ def selections() -> Rows:
 
 
 def stored(runs: Path) -> Rows:
+    """Return the runs in a folder."""
     from metasp.metrics import METRICS
     from metasp.store import runs_in
 

@@ -1,90 +1,94 @@
-"""Command-line flags made from settings dataclasses, so that each is written down once."""
+"""Options of several commands; those of a run are made from the fields of its spec."""
 
 import contextlib
-import math
+import os
+import secrets
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 import click
 
+from metasp.cli.terminal import typed
 from metasp.config import DATA_VARIABLE, RUNS, RUNS_VARIABLE, Declared, declared, fields_with
 from metasp.errors import UserError, unknown
 from metasp.methods import without_derived
 from metasp.spec import ADDED, RunSpec
 
+if TYPE_CHECKING:
+    from metasp.sweeps.on_ray import OnRay
+
 Command = Callable[..., Any]
 
-runs_option = click.option(
-    "--runs",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=RUNS,
-    envvar=RUNS_VARIABLE,
-    show_default=True,
-    help="Folder that holds the runs (METASP_RUNS).",
-)
 # Benchmarks of which the file or the row of each example can be named.
 OWN_FILES = ("folder:", "csv:", "json:", "parquet:", "arrays:")
-data_option = click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    envvar=DATA_VARIABLE,
-    help="Folder that holds the data sets (METASP_DATA).",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
-def a_number(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    """A range lets through what is not a number, for nothing is below it."""
-    if math.isnan(value):
-        raise click.BadParameter("nan is not a number of seconds.", ctx, param)
-    return value
-
-
-checkpoint_option = click.option(
-    "--checkpoint-seconds",
-    type=click.FloatRange(min=0),
-    callback=a_number,
-    default=60.0,
-    show_default=True,
-    help="Store a checkpoint at least this often.",
-)
-keep_option = click.option(
-    "--keep-checkpoints",
-    type=click.Choice(["last", "task"]),
-    default="last",
-    show_default=True,
-    help="Which checkpoints stay in the run: the last one, or that of each task's end too.",
-)
-
-
-track_option = click.option(
-    "--track",
-    multiple=True,
-    metavar="TOOL",
-    help="Show the run in tensorboard or mlflow too; may be given twice.",
-)
 
 
 def import_code(ctx: click.Context, param: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Run the files of --import, and what installed packages add."""
     from metasp.plugins import import_files, import_packages
 
     import_packages()
     import_files(files)
 
 
+runs_option = click.option(
+    "--runs", type=click.Path(path_type=Path, file_okay=False), default=RUNS,
+    envvar=RUNS_VARIABLE, show_default=True, help="Folder that holds the runs (METASP_RUNS).",
+)  # fmt: skip
+data_option = click.option(
+    "--data", type=click.Path(path_type=Path), envvar=DATA_VARIABLE,
+    help="Folder that holds the data sets (METASP_DATA).",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+checkpoint_option = click.option(
+    "--checkpoint-seconds", type=click.FloatRange(min=0), default=60.0, show_default=True,
+    help="Store a checkpoint at least this often.",
+)  # fmt: skip
+keep_option = click.option(
+    "--keep-checkpoints", type=click.Choice(["last", "task"]), default="last", show_default=True,
+    help="Which checkpoints stay in the run: the last one, or that of each task's end too.",
+)  # fmt: skip
+track_option = click.option(
+    "--track", multiple=True, metavar="TOOL",
+    help="Show the run in tensorboard or mlflow too; may be given twice.",
+)  # fmt: skip
 import_option = click.option(
-    "--import",
-    "imports",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE.py",
-    is_eager=True,
-    expose_value=False,
-    callback=import_code,
+    "--import", "imports", type=click.Path(path_type=Path), multiple=True, metavar="FILE.py",
+    is_eager=True, expose_value=False, callback=import_code,
     help="Run this Python file first: your own methods, selections, metrics and benchmarks. May be "
     "repeated. Import only code that you trust.",
-)
+)  # fmt: skip
+
+
+def combined(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return several options as one decorator."""
+
+    def decorate(function: Command) -> Command:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+class Amount(click.FloatRange):
+    """What Ray can set aside: a whole number, or a fraction that is not too small for it."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        number = float(super().convert(value, param, ctx))
+        if number and not (number.is_integer() or 1e-4 <= number < 1):
+            self.fail(
+                f"{value} cannot be set aside: give a whole number, or .0001 to 1", param, ctx
+            )
+        return number
+
+
+def of_ray(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuse an option of Ray where all would run here: --on ray is forgotten easily."""
+    if typed(param.name or "") and ctx.params["on"] == "local":
+        raise UserError(f"{param.opts[0]} only applies with --on ray: add that, or leave it out.")
+    return value
 
 
 class OneOf(click.Choice[str]):
@@ -143,19 +147,16 @@ ROLES = ("data", "labels", "method", "memory", "training", "model", "machine", "
 
 def spec_options(function: Command) -> Command:
     """Add a flag for each field of a run's spec, and `--set` for the settings of its method."""
-    function = click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="NAME=VALUE",
+    hidden = {"settings", *fields_with(RunSpec, owner="run"), *CORRECTIONS}
+    fields = declared(RunSpec)
+    shown = [name for name in fields if name not in hidden]
+    names = sorted(shown, key=lambda name: ROLES.index(fields[name].role))
+    method_option = click.option(
+        "--set", "settings", multiple=True, metavar="NAME=VALUE",
         help="A setting of the method, such as alpha=0.3, or of the added influence, such as "
         "influence.strict=0.1; `metasp list methods NAME` lists them.",
-    )(function)
-    hidden = {"settings", *fields_with(RunSpec, owner="run"), *CORRECTIONS}
-    names = [name for role in ROLES for name in fields_with(RunSpec, role=role)]
-    for name in reversed([name for name in names if name not in hidden]):
-        function = field_option(name, declared(RunSpec)[name])(function)
-    return function
+    )  # fmt: skip
+    return combined(*(field_option(name, fields[name]) for name in names), method_option)(function)
 
 
 def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
@@ -190,12 +191,56 @@ CORRECTIONS = {
 
 
 def correction_options(function: Command) -> Command:
-    """The flags that take what a person says of examples from files; they add to what the spec
-    says, and the newer word counts."""
-    for name, text in reversed(CORRECTIONS.items()):
+    """Add the options that take what a person says of examples from files; they add to what the
+    spec says, and the newer verdict counts."""
+    decorators = []
+    for name, text in CORRECTIONS.items():
         kind = click.Path(path_type=Path)
-        function = click.option(f"--{name}", type=kind, metavar="FILE", help=text)(function)
-    return function
+        decorators.append(click.option(f"--{name}", type=kind, metavar="FILE", help=text))
+    return combined(*decorators)(function)
+
+
+cluster_options = combined(
+    click.option("--on", type=OneOf(["local", "ray"]), default="local", show_default=True,
+                 is_eager=True, help="Work on this machine, or on a Ray cluster."),
+    click.option("--address", callback=of_ray,
+                 help="Address of the Ray cluster [default: RAY_ADDRESS, or a new cluster here]."),
+    click.option("--retries", type=click.IntRange(min=0), default=3, show_default=True,
+                 callback=of_ray,
+                 help="How often a run is started again after its worker or node is lost."),
+    click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
+                 callback=of_ray,
+                 help="Processes on Ray that share a run, each with its threads."),
+    click.option("--cpus-per-worker", "cpus", type=Amount(min=0), callback=of_ray,
+                 help="CPUs of each worker [default: the run's threads]."),
+    click.option("--gpus-per-worker", "gpus", type=Amount(min=0), default=0.0, show_default=True,
+                 callback=of_ray,
+                 help="GPUs of each worker; with more than 0, device auto means cuda."),
+)  # fmt: skip
+CLUSTER = ("on", "address", "retries", "workers", "cpus", "gpus")
+
+
+def cluster_of(data: Path | None, values: dict[str, Any], **options: Any) -> "OnRay | None":
+    """Return the cluster that the values of `cluster_options` describe, which are taken out; None
+    where the work happens here."""
+    on, *settings = (values.pop(name) for name in CLUSTER)
+    if on == "local":
+        return None
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1":
+        raise UserError("--on ray starts processes of its own: start it without torchrun.")
+    chosen = dict(zip(CLUSTER[1:], settings))
+    guard_own_cluster(chosen["address"])
+    from metasp.sweeps.on_ray import OnRay
+
+    return OnRay(data, **chosen, options=options)
+
+
+def guard_own_cluster(address: str | None) -> None:
+    """Have a cluster of our own ask for a token that nobody else has: Ray listens on every network
+    and runs what it is sent. To be called before Ray is imported, which reads the token."""
+    if (address or os.environ.get("RAY_ADDRESS") or "local") == "local":
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def spec_from(file: Path | None, flags: dict[str, Any]) -> RunSpec:

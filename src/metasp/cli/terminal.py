@@ -19,7 +19,7 @@ def typed_again(*names: str) -> list[str]:
         words += ["--import", file]
     for option in context.command.params:
         name = option.name or ""
-        if not isinstance(option, click.Option) or name not in names:
+        if not isinstance(option, click.Option) or name not in names or not option.expose_value:
             continue
         if source_of(name) is ParameterSource.DEFAULT:
             continue

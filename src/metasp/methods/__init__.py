@@ -106,40 +106,47 @@ METHODS = Registry({
     "joint": _ours("er:Joint", None, "all data", "all alike", "0.5",
         "Joint training: every task trains on all data seen so far; the upper bound."),
     "er": _ours("er:ER", "reservoir", "any", "all alike", "1", "all",
-        "Experience replay: one pass over the new batch together with a batch from memory."),
+        "Experience Replay (Chaudhry et al. 2019): one pass over the new batch together with a "
+        "batch from memory."),
     "gdumb": _ours("gdumb:GDumb", "greedy", "any, by class", "all alike", "0.3",
-        "GDumb (Prabhu et al. 2020): keep a balanced memory, and train from scratch on it alone.",
+        "GDumb, Greedy Sampler and Dumb Learner (Prabhu et al. 2020): keep a balanced memory, and "
+        "train from scratch on it alone.",
         settings=of.GDumbSettings),
     "gem": _ours("gem:GEM", "class-balanced", "any, by class", "new: by projection", "8.5",
-        "GEM (Lopez-Paz and Ranzato 2017): the update opposes the gradient of no past task's "
-        "memory.", settings=of.GEMSettings),
+        "GEM, Gradient Episodic Memory (Lopez-Paz and Ranzato 2017): the update opposes the "
+        "gradient of no past task's memory.", settings=of.GEMSettings),
     "agem": _ours("gem:AGEM", "class-balanced", "any, by class", "new: by projection", "1",
-        "A-GEM (Chaudhry et al. 2019): the update never opposes the gradient of a memory batch."),
+        "A-GEM, Averaged GEM (Chaudhry et al. 2019): the update never opposes the gradient of a "
+        "memory batch."),
     "hal": _ours("hal:HAL", "ring", "newest, anchors", "all alike", "1.1",
-        "HAL (Chaudhry et al. 2021): predictions on one learned anchor per past class are held.",
+        "HAL, Hindsight Anchor Learning (Chaudhry et al. 2021): predictions on one learned anchor "
+        "per past class are kept.",
         settings=of.HALSettings),
     "mir": _ours("mir:MIR", "reservoir", "any", "old: most harmed", "1.9", "all",
-        "MIR (Aljundi et al. 2019): replay what the coming update would harm most.",
+        "MIR, Maximally Interfered Retrieval (Aljundi et al. 2019): replay what the coming update "
+        "would harm most.",
         settings=of.MIRSettings),
     "gss": _ours("gss:GSS", "gradient-diverse", "diverse gradients", "all alike", "2.5", "all",
-        "GSS (Aljundi et al. 2019), greedy: experience replay of examples with diverse gradients.",
+        "GSS, Gradient-based Sample Selection (Aljundi et al. 2019): experience replay of examples "
+        "with diverse gradients, chosen greedily.",
         settings=of.GSSSettings),
     "gmed": _ours("gmed:GMED", "reservoir", "any, edited", "all alike", "2.3", "all",
-        "GMED (Jin et al. 2021): replayed examples are edited to be what the model is about to "
-        "forget.", settings=of.GMEDSettings),
+        "GMED, Gradient-based Memory Editing (Jin et al. 2021): replayed examples are edited to be "
+        "what the model is about to forget.", settings=of.GMEDSettings),
     "er-ace": _ours("er_ace:ERACE", "reservoir", "any", "new: in its task", "1", "all terms",
-        "ER-ACE (Caccia et al. 2022): new examples compete among the classes of their task alone."),
+        "ER-ACE, ER with Asymmetric Cross-Entropy (Caccia et al. 2022): new examples compete among "
+        "the classes of their task alone."),
     "der": _ours("der:DER", "reservoir", "any, with outputs", "old: outputs", "1", "by label",
-        "DER and DER++ (Buzzega et al. 2020): replay what the network said when an example was "
-        "stored.", settings=of.DERSettings, alpha=0.3, beta=0.0),
+        "DER, Dark Experience Replay (Buzzega et al. 2020): replay the outputs that were stored "
+        "with an example.", settings=of.DERSettings, alpha=0.3, beta=0.0),
     "derpp": _ours("der:DER", "reservoir", "any, with outputs", "old: outputs+label", "1.6",
         "by label",
-        "DER and DER++ (Buzzega et al. 2020): replay what the network said when an example was "
-        "stored.", settings=of.DERSettings),
+        "DER++, Dark Experience Replay with labels (Buzzega et al. 2020): replay the outputs that "
+        "were stored with an example, and labels.", settings=of.DERSettings),
     "cls-er": _ours("cls_er:CLSER", "reservoir", "any, 2 averages", "old: outputs+label", "1.3",
         "all terms",
-        "CLS-ER (Arani et al. 2022): replay held to the better of two running averages of the "
-        "network.", settings=of.CLSERSettings),
+        "CLS-ER, Complementary Learning System ER (Arani et al. 2022): replay is held to the "
+        "better of two running averages of the network.", settings=of.CLSERSettings),
     "icarl": _ours("icarl:ICaRL", "herding", "herding, old net", "old: outputs", "1.3",
         "all terms",
         "iCaRL (Rebuffi et al. 2017): old classes are held to what the network said before the "
@@ -154,22 +161,22 @@ METHODS = Registry({
         "GLC (Hendrycks et al. 2018): a loss corrected by how verified examples are mistaken, "
         "on ER.", settings=of.GLCSettings),
     "metasp-robust": _ours("robust:Robust", "judged", "likely right", "new: by influence", "1.3",
-        "MetaSP against wrong labels: new examples weigh by their influence on examples that "
-        "are right.", settings=of.RobustSettings),
+        "MetaSP against wrong labels: new examples weigh by their influence on examples whose "
+        "labels are right.", settings=of.RobustSettings),
     "metasp": _ours("metasp:MetaSP", "task-balanced", "any, by task", "by influence", "4.2",
-        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
-        "Plasticity.", settings=of.MetaSPSettings),
+        "MetaSP (Sun et al. 2022): rehearsal whose update weighs each example by its influence on "
+        "Stability and Plasticity.", settings=of.MetaSPSettings),
     "metasp-rehsel": _ours("metasp:MetaSP", "rehsel", "by influence", "by influence", "4.2",
-        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
-        "Plasticity.", settings=of.MetaSPSettings),
+        "MetaSP with RehSel (Sun et al. 2022): the memory too keeps examples by their influence.",
+        settings=of.MetaSPSettings),
     "metasp-only-s": _ours("metasp:MetaSP", "task-balanced", "any, by task", "influence on old",
         "4.1",
-        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
-        "Plasticity.", settings=of.MetaSPSettings, gamma=1.0),
+        "MetaSP weighed by the influence on Stability alone (Sun et al. 2022).",
+        settings=of.MetaSPSettings, gamma=1.0),
     "metasp-only-p": _ours("metasp:MetaSP", "task-balanced", "any, by task", "influence on new",
         "4.1",
-        "MetaSP: rehearsal whose update weighs each example by its influence on Stability and "
-        "Plasticity.", settings=of.MetaSPSettings, gamma=0.0),
+        "MetaSP weighed by the influence on Plasticity alone (Sun et al. 2022).",
+        settings=of.MetaSPSettings, gamma=0.0),
 })
 # fmt: on
 """How to learn, by name. Add a class of your own, and `method=` takes its name; the entry points

@@ -64,7 +64,11 @@ EXAMPLES = "metasp.reports.example_figures"
 FIGURES: dict[str, Kind] = {
     "accuracy": Kind(f"{__name__}:after_each_task", "accuracy after each task"),
     "front": Kind(f"{__name__}:fronts", "A_1 against A_∞ and the front"),
-    "differences": Kind(f"{__name__}:differences", "every row minus one, seed by seed"),
+    "differences": Kind(
+        f"{__name__}:differences",
+        "every row minus one, seed by seed",
+        "it takes the row of --against and others",
+    ),
     "matrix": Kind(f"{__name__}:heat_maps", "accuracy matrix of each row"),
     "influence-counts": Kind(
         f"{EXAMPLES}:counts", "examples that help and hurt, per task", RECORDED, True

@@ -1,31 +1,31 @@
-"""The runs of a sweep as jobs: complete specs, where they live, what is already done."""
+"""The runs of a sweep as jobs: complete specs, where they live, what is done, and what is left.
 
+Nothing here loads torch before a spec is completed or a run begins."""
+
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
-from typing import Any, Literal, Protocol
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from metasp import plugins
 from metasp.config import fields_with
-from metasp.data import Benchmark, assemble, load_benchmark
 from metasp.errors import UserError
-from metasp.events import StepTaken
-from metasp.experiment import Experiment, Interrupted, complete_elsewhere, prepare
-from metasp.influence.parallel import OthersGone, Ranks
 from metasp.spec import RunSpec
 from metasp.store import RunDir
-from metasp.store.checkpoints import numbers_in
-from metasp.train import Trainer
-from metasp.train.clock import Clock
+
+if TYPE_CHECKING:
+    from metasp.data import Benchmark
+    from metasp.experiment import Experiment
+    from metasp.influence.parallel import Ranks
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
+Stored = Literal["finished", "unfinished", "new", "damaged"]
+Active = TypeVar("Active")
 
-TELL_SECONDS = 0.5
-OF_THE_STREAM = {*fields_with(RunSpec, role="data"), *fields_with(RunSpec, role="labels")}
-SHARED = OF_THE_STREAM - {
-    "class_order"
-}  # runs that agree in these take their tasks from one source
+UPDATE_SECONDS = 0.5
+STREAM = {*fields_with(RunSpec, role="data"), *fields_with(RunSpec, role="labels")}
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,17 @@ class Job:
 
     spec: RunSpec
     path: Path
-    stored: Literal["finished", "unfinished", "new", "damaged"]
+    stored: Stored
 
     @property
     def name(self) -> str:
+        """Return the name of the run's directory."""
         return self.path.name
 
 
 @dataclass(frozen=True)
 class Update:
-    """What has become of a job: its state, the fraction done, the seconds left, a word on it."""
+    """What has become of a job: its state, the fraction done, the seconds left, and a note."""
 
     name: str
     state: State
@@ -52,12 +53,95 @@ class Update:
     note: str = ""
 
 
-class Runner(Protocol):
-    """Whoever carries out jobs: this machine or a cluster."""
+class Runner(Protocol[Active]):
+    """Carry out jobs; `Active` is one that is under way."""
 
-    def at_once(self, jobs: list[Job]) -> int: ...
+    def at_once(self, jobs: list[Job]) -> int:
+        """Return how many of these jobs go at the same time, for the time left."""
 
-    def run(self, jobs: list[Job], stop: Callable[[], bool]) -> Iterator[Update]: ...
+    def has_room(self, active: list[Active], job: Job) -> bool:
+        """Return whether one more job can begin."""
+
+    def start(self, job: Job) -> Active:
+        """Begin a job."""
+
+    def ask_to_stop(self, active: Active) -> None:
+        """Have a job store a checkpoint and end."""
+
+    def listen(self, active: list[Active]) -> Iterator[Update]:
+        """Yield the updates of a moment, and take jobs that ended off the list."""
+
+    def close(self, active: list[Active]) -> None:
+        """End what is still under way."""
+
+    def run(self, jobs: list[Job], stop: Callable[[], bool]) -> Iterator[Update]:
+        """Carry out the jobs and yield their updates. When `stop` says so, every job that is under
+        way stores a checkpoint and ends."""
+        waiting, active, stopping = list(jobs), list[Active](), False
+        try:
+            while waiting or active:
+                if stop() and not stopping:
+                    stopping = True
+                    yield from (Update(job.name, "stopped") for job in waiting)
+                    waiting.clear()
+                    for one in active:
+                        self.ask_to_stop(one)
+                while waiting and self.has_room(active, waiting[0]):
+                    active.append(self.start(waiting.pop(0)))
+                yield from self.listen(active)
+        finally:
+            self.close(active)
+
+
+@dataclass
+class Board:
+    """The latest update of every job, and the time that the rest will take."""
+
+    jobs: list[Job]
+    at_once: int = 1
+    latest: dict[str, Update] = field(default_factory=dict)
+    began: dict[str, float] = field(default_factory=dict)
+    took: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for job in self.jobs:
+            state: State = "done" if job.stored == "finished" else "waiting"
+            self.latest[job.name] = Update(job.name, state)
+
+    def add(self, update: Update) -> None:
+        """Note an update."""
+        now = time.monotonic()
+        if update.state == "running":
+            self.began.setdefault(update.name, now)
+        elif update.state == "done":
+            self.took[update.name] = now - self.began.get(update.name, now)
+        self.latest[update.name] = update
+
+    def of(self, state: str) -> list[Update]:
+        """Return the updates of the jobs in a state."""
+        return [update for update in self.latest.values() if update.state == state]
+
+    def left(self) -> float | None:
+        """Return the seconds left; None while nothing is known.
+
+        A waiting job is taken to need the mean time of the jobs of its method, or of any."""
+        now, running = time.monotonic(), 0.0
+        method = {job.name: job.spec.method for job in self.jobs}
+        seconds: dict[str, list[float]] = {}
+        for update in self.of("running"):
+            if update.left is not None:
+                running += update.left
+                spent = now - self.began[update.name]
+                seconds.setdefault(method[update.name], []).append(spent + update.left)
+        for name, took in self.took.items():
+            seconds.setdefault(method[name], []).append(took)
+        if not seconds:
+            return None
+        means = {name: fmean(of_method) for name, of_method in seconds.items()}
+        anyone = fmean(second for of_method in seconds.values() for second in of_method)
+        waiting = sum(means.get(method[update.name], anyone) for update in self.of("waiting"))
+        unfinished = len(self.of("running")) + len(self.of("waiting"))
+        return (running + waiting) / max(1, min(self.at_once, unfinished))
 
 
 def jobs_of(
@@ -65,26 +149,25 @@ def jobs_of(
 ) -> list[Job]:
     """Complete the specs and look up each run. Each data set is loaded once, however many runs
     use it. `device` stands for "auto" where the runs will not happen on this machine."""
+    from metasp.data import assemble, load_benchmark
+    from metasp.experiment import complete_elsewhere
+
     loaded: dict[str, Benchmark] = {}
     jobs: dict[str, Job] = {}
     for spec in specs:
-        stream = RunSpec(**{name: getattr(spec, name) for name in SHARED})
+        stream = RunSpec(**{name: getattr(spec, name) for name in STREAM - {"class_order"}})
         if stream.digest not in loaded:
             loaded[stream.digest] = load_benchmark(stream, data)
-        check_order(spec, loaded[stream.digest])
         benchmark = loaded[stream.digest]
+        if spec.class_order not in ("fixed", "shuffled"):  # does the order fit the data?
+            assemble(benchmark.source, spec)
         done = complete_elsewhere(spec, benchmark, device)
         jobs.setdefault(done.name, Job(done, runs / done.name, stored(RunDir(runs / done.name))))
     return list(jobs.values())
 
 
-def check_order(spec: RunSpec, benchmark: Benchmark) -> None:
-    """One data set serves all orders of its classes, so an order of one's own is tried here."""
-    if spec.class_order not in ("fixed", "shuffled"):
-        assemble(benchmark.source, spec)
-
-
-def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:
+def stored(run: RunDir) -> Stored:
+    """Return what is stored of a run."""
     try:
         if run.finished:
             return "finished"
@@ -93,93 +176,71 @@ def stored(run: RunDir) -> Literal["finished", "unfinished", "new", "damaged"]:
     return "unfinished" if (run.path / "spec.toml").exists() else "new"
 
 
-def order_for(
-    job: Job, data: Path | None, checkpoint_seconds: float, keep_checkpoints: str = "last"
-) -> dict[str, Any]:
-    """Return a job in plain values, for a process that may be on another machine."""
+def order_for(job: Job, data: Path | None, **options: Any) -> dict[str, Any]:
+    """Return a job in plain values, for a process that may be on another machine; `options` are
+    those of `metasp.experiment.prepare`."""
     return {
-        "name": job.name,
+        "path": str(job.path.absolute()),
         "spec": job.spec.as_dict(),
-        "runs": str(job.path.parent.resolve()),
         "data": str(data.absolute()) if data else None,
-        "checkpoint_seconds": checkpoint_seconds,
-        "keep_checkpoints": keep_checkpoints,
         "imports": [*plugins.IMPORTED],
+        "options": options,
     }
 
 
-def carry_out_order(
+def carry_out(
     order: Mapping[str, Any],
     stop: Callable[[], bool],
-    tell: Callable[[Update], None],
-    ranks: Ranks | None = None,
+    send: Callable[[Update], None],
+    ranks: "Ranks | None" = None,
 ) -> Update:
-    """Make an ordered run happen, alone or with other processes. Returns the last word on it."""
-    name, runs = order["name"], Path(order["runs"])
+    """Make an ordered run happen, alone or with other processes. Returns its last update."""
+    from metasp.experiment import Interrupted, prepare
+    from metasp.influence.parallel import OthersGone
+
+    path, data = Path(order["path"]), Path(order["data"]) if order["data"] else None
     plugins.import_packages()
     plugins.import_files(order["imports"])
-    stored = RunDir(runs / name) if (runs / name / "spec.toml").exists() else None
+    stored = RunDir(path) if (path / "spec.toml").exists() else None
+    options = {"stored": stored, "stop": stop, "ranks": ranks, **order["options"]}
     try:
-        experiment = prepare(
-            RunSpec.from_dict(order["spec"]),
-            runs,
-            Path(order["data"]) if order["data"] else None,
-            stored=stored,
-            checkpoint_seconds=order["checkpoint_seconds"],
-            keep_checkpoints=order["keep_checkpoints"],
-            stop=stop,
-            ranks=ranks,
-        )
-        if experiment.directory.path.name != name:
+        experiment = prepare(RunSpec.from_dict(order["spec"]), path.parent, data, **options)
+        if experiment.directory.path.name != path.name:
             raise UserError(
                 f"this run is now called {experiment.directory.path.name}, because metasp has "
                 "changed since it was asked for: start the same command again."
             )
-        for update in carry_out(experiment):
-            tell(update)
+        for update in updates_of(experiment):
+            send(update)
     except Interrupted:
-        return Update(name, "stopped")
+        return Update(path.name, "stopped")
     except OthersGone:
         raise  # no mistake of the run's: whoever started the processes starts them again
     except UserError as error:
-        return Update(name, "failed", note=str(error))
-    return Update(name, "done", 1.0, 0.0)
+        return Update(path.name, "failed", note=str(error))
+    return Update(path.name, "done", 1.0, 0.0)
 
 
-def carry_out(experiment: Experiment) -> Iterator[Update]:
+def updates_of(experiment: "Experiment") -> Iterator[Update]:
     """Make a run happen. Yields how far it is every now and then."""
+    from metasp.events import StepTaken
+    from metasp.store.checkpoints import numbers_in
+    from metasp.train.clock import Clock
+
     name, tasks, clock = experiment.directory.path.name, len(experiment.benchmark.tasks), Clock()
     if experiment.finished:
         return
     number = max(numbers_in(experiment.directory.path / "checkpoint"), default=0)
     origin = f"from checkpoint {number}" if number else "from the start"
     yield Update(name, "running", note=origin)
-    told = monotonic()
+    latest = time.monotonic()
     for event in experiment.events():
         if not isinstance(event, StepTaken) or experiment.trainer is None:
             continue
         clock.saw(event)
-        if monotonic() - told < TELL_SECONDS:
+        now = time.monotonic()
+        if now - latest < UPDATE_SECONDS:
             continue
-        told = monotonic()
-        remaining = experiment.trainer.remaining()
-        yield Update(
-            name,
-            "running",
-            fraction=1 - cost(remaining) / whole_cost(experiment.trainer),
-            left=clock.left(remaining),
-            note=f"task {event.task + 1}/{tasks} · {event.kind} · {origin}",
-        )
-
-
-def cost(remaining: Mapping[str, tuple[int, float]]) -> float:
-    return sum(steps * each for steps, each in remaining.values())
-
-
-def whole_cost(trainer: Trainer) -> float:
-    """The nominal cost of all steps of a run, whichever process took them."""
-    return sum(
-        phase.steps * phase.cost
-        for task in trainer.tasks
-        for phase in trainer.method.phases(task, trainer.tasks[: task.index + 1])
-    )
+        latest, left, spent = now, clock.left(experiment.trainer.remaining()), clock.spending(now)
+        note = f"task {event.task + 1}/{tasks} · {event.kind} · {origin}"
+        yield Update(name, "running", spent / (spent + left), left, note)

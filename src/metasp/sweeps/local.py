@@ -12,16 +12,16 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from multiprocessing import connection
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
 import metasp.methods
 from metasp.store.files import write_atomic
-from metasp.sweeps.jobs import Job, Update, carry_out_order, order_for
+from metasp.sweeps.jobs import Job, Runner, Update, carry_out, order_for
 
 POLL_SECONDS = 0.2
 # What a run loads only on its way; pyarrow looks for pandas, which takes long where it is there.
@@ -46,121 +46,110 @@ class Child:
     last: Update | None = None
     asked: bool = False  # to stop
 
-    def stop(self) -> None:
-        self.asked = True
-        self.process.terminate()
 
-
-@dataclass(frozen=True)
-class Local:
-    """How to run on this machine."""
+@dataclass
+class Local(Runner[Child]):
+    """Carry out jobs in processes of this machine."""
 
     data: Path | None = None
     checkpoint_seconds: float = 60.0
     jobs: int | None = None
     cores: int = field(default_factory=usable_cores)
 
-    def room(self, running: list[Child], job: Job) -> bool:
+    def has_room(self, active: list[Child], job: Job) -> bool:
         """Return whether one more run fits: by number if one was given, else by threads. Runs that
         share a core would slow each other down far more than waiting does."""
         if self.jobs is not None:
-            return len(running) < self.jobs
-        busy = sum(child.job.spec.threads for child in running)
-        return not running or busy + job.spec.threads <= self.cores
+            return len(active) < self.jobs
+        busy = sum(child.job.spec.threads for child in active)
+        return not active or busy + job.spec.threads <= self.cores
 
     def at_once(self, jobs: list[Job]) -> int:
         """Return how many of these runs go at the same time, for the time left."""
         threads = max((job.spec.threads for job in jobs), default=1)
         return self.jobs or max(1, self.cores // threads)
 
-    def run(self, jobs: list[Job], stop: Callable[[], bool]) -> Iterator[Update]:
-        """Carry out the jobs; what becomes of each. When told to stop, every run stores a
-        checkpoint first."""
-        waiting, running, asked = list(jobs), list[Child](), False
-        context = preloaded()
-        with tempfile.TemporaryDirectory(prefix="metasp-sweep-") as logs:
-            try:
-                while waiting or running:
-                    if stop() and not asked:
-                        asked = True
-                        yield from (Update(job.name, "stopped") for job in waiting)
-                        waiting.clear()
-                        for child in running:
-                            child.stop()
-                    while waiting and self.room(running, waiting[0]):
-                        running.append(self._start(waiting.pop(0), context, Path(logs)))
-                    yield from listen(running)
-            finally:
-                for child in running:
-                    child.process.kill()
-                    child.process.join()
+    @cached_property
+    def context(self) -> Any:
+        """Return a context whose processes have loaded what a run needs. Elsewhere than on Linux,
+        system libraries may not survive a fork: there each process loads it for itself."""
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        os.environ.setdefault("PYTHONSAFEPATH", "1")  # import no file that lies where we stand
+        if sys.platform != "linux":
+            return multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        methods = pkgutil.iter_modules(metasp.methods.__path__, "metasp.methods.")
+        loaded = [name for name in sys.modules if name.startswith("metasp.")]
+        context.set_forkserver_preload([*loaded, *(module.name for module in methods), *ALSO])
+        return context
 
-    def _start(self, job: Job, context: Any, logs: Path) -> Child:
-        updates, its_end = context.Pipe(duplex=False)
-        log = logs / job.name
-        order = order_for(job, self.data, self.checkpoint_seconds)
-        process = context.Process(target=work, args=(order, its_end, str(log)))
+    @cached_property
+    def logs(self) -> tempfile.TemporaryDirectory[str]:
+        """Return the folder of what the processes print."""
+        return tempfile.TemporaryDirectory(prefix="metasp-sweep-")
+
+    def start(self, job: Job) -> Child:
+        """Fork a process for a job."""
+        updates, its_end = self.context.Pipe(duplex=False)
+        log = Path(self.logs.name) / job.name
+        order = order_for(job, self.data, checkpoint_seconds=self.checkpoint_seconds)
+        process = self.context.Process(target=work, args=(order, its_end, str(log)))
         process.start()
         its_end.close()
         return Child(job, process, updates, log)
 
+    def ask_to_stop(self, active: Child) -> None:
+        """Send SIGTERM, upon which the process stores a checkpoint."""
+        active.asked = True
+        active.process.terminate()
 
-def preloaded() -> BaseContext:
-    """Return a context whose processes have loaded what a run needs. Elsewhere than on Linux,
-    system libraries may not survive a fork: there each process loads it for itself."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    methods = pkgutil.iter_modules(metasp.methods.__path__, "metasp.methods.")
-    loaded = [name for name in sys.modules if name.startswith("metasp.")]
-    context.set_forkserver_preload([*loaded, *(module.name for module in methods), *ALSO])
-    return context
+    def listen(self, active: list[Child]) -> Iterator[Update]:
+        """Yield the updates of a moment, and take processes that ended off the list."""
+        ends = [child.updates for child in active] + [child.process.sentinel for child in active]
+        connection.wait(ends, POLL_SECONDS)
+        for child in list(active):
+            over = not child.process.is_alive()  # asked first: nothing is sent after that
+            with contextlib.suppress(EOFError):
+                while child.updates.poll():
+                    child.last = child.updates.recv()
+                    if child.last.state == "running":
+                        yield child.last
+            if over:
+                active.remove(child)
+                yield last_update(child)
+
+    def close(self, active: list[Child]) -> None:
+        """Kill what still runs; its last checkpoint stands."""
+        for child in active:
+            child.process.kill()
+            child.process.join()
+        self.logs.cleanup()
 
 
-def listen(running: list[Child]) -> Iterator[Update]:
-    """Give the updates that arrive within a moment; children that ended are taken off the list."""
-    connection.wait([end for c in running for end in (c.updates, c.process.sentinel)], POLL_SECONDS)
-    for child in list(running):
-        over = not child.process.is_alive()  # asked first: nothing is said after that
-        with contextlib.suppress(EOFError):
-            while child.updates.poll():
-                child.last = child.updates.recv()
-                if child.last.state == "running":
-                    yield child.last
-        if over:
-            running.remove(child)
-            yield ended(child)
-
-
-def ended(child: Child) -> Update:
-    """Return the last word on a child: its own, or what its death says."""
+def last_update(child: Child) -> Update:
+    """Return the last update of a process that ended: its own, or what its death says."""
     child.process.join()
     code, last = child.process.exitcode, child.last
     child.updates.close()
     output = child.log.read_text(errors="replace").strip() if child.log.exists() else ""
     if last is None or last.state == "running":
         # Asked before it could listen, it has nothing to store yet.
-        stopped = child.asked and code in (1, -signal.SIGTERM)
-        note = "" if stopped else reason_of(code, output)
-        last = Update(child.job.name, "stopped" if stopped else "failed", note=note)
+        if child.asked and code in (1, -signal.SIGTERM):
+            return Update(child.job.name, "stopped")
+        last = Update(child.job.name, "failed", note=reason_of(code, output))
     log = child.job.path.with_name(f"{child.job.name}.failed.log")
-    if last.state == "done":
+    if last.state == "failed" and output:
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(log, output.encode())
+            note = f"see {log}"
+        except OSError as error:  # the other runs go on
+            note = f"its trace could not be stored in {log}: {error.strerror or error}"
+        last = replace(last, note=f"{last.note}; {note}")
+    elif last.state == "done":
         with contextlib.suppress(OSError):
             log.unlink()
-    elif last.state == "failed" and output:
-        last = replace(last, note=f"{last.note}; {stored_trace(log, output)}")
     return last
-
-
-def stored_trace(log: Path, output: str) -> str:
-    """Store what a failed child printed, and tell where; where that fails the other runs go on."""
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(log, output.encode())
-    except OSError as error:
-        return f"its trace could not be stored in {log}: {error.strerror or error}"
-    return f"see {log}"
 
 
 def reason_of(code: int, output: str) -> str:
@@ -181,11 +170,11 @@ def work(order: dict[str, Any], updates: connection.Connection, log: str) -> Non
         os.dup2(file, stream)
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
-        last = carry_out_order(order, asked.is_set, updates.send)
+        last = carry_out(order, asked.is_set, updates.send)
     except Exception as error:  # a mistake of ours: its name in one line, and the trace in the log
         traceback.print_exc()
         line = str(error).splitlines()[0] if str(error) else ""
-        last = Update(order["name"], "failed", note=f"{type(error).__name__}: {line}")
+        last = Update(Path(order["path"]).name, "failed", note=f"{type(error).__name__}: {line}")
     updates.send(last)
 
 
