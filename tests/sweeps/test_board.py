@@ -7,7 +7,9 @@ import pytest
 from rich.console import Console
 
 from metasp.cli.sweep import headline, listing, picture
+from metasp.experiment import prepare
 from metasp.spec import RunSpec
+from metasp.store import RunDir
 from metasp.sweeps import jobs
 from metasp.sweeps.jobs import Board, Job, Update
 
@@ -32,16 +34,35 @@ def test_the_live_table_says_what_runs_what_failed_and_what_is_left():
     assert "1 of 4 runs done, 1 running, 1 waiting, 1 failed" in headline(state)
 
 
-def test_time_left_is_that_of_the_running_and_waiting_shared_by_the_processes(monkeypatch):
+def test_time_left_is_estimated_and_corrected_by_what_runs_took(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
     state = board()
-    assert state.left() is None
-    state.add(Update("run-0", "running", 0.0, None))
-    now[0] = 110.0
-    state.add(Update("run-0", "running", 0.5, 10.0))
-    # run-0 has 10 s to go; run-1 and run-2 are taken to need what run-0 does, 20 s each.
-    assert state.left() == pytest.approx((10 + 20 + 20) / 2)
+    state.seconds = {f"run-{n}": 8.0 for n in range(3)}
+    assert state.left() == 3 * 8 / 2  # two at a time
+    state.add(Update("run-0", "running"))
+    state.add(Update("run-1", "running", 0.5, 5.0))
+    assert state.left() == (8 + 5 + 8) / 2
+    now[0] = 116.0  # run-0 took twice as long as estimated, and so will run-2
+    state.add(Update("run-0", "done"))
+    assert state.left() == (5 + 16) / 2
+
+
+@pytest.mark.slow
+def test_a_sweep_is_estimated_from_steps_or_from_what_other_seeds_took(tmp_path):
+    specs = [RunSpec(method=name, epochs=2, limit_per_class=60, threads=1, seed=seed)
+             for name, seed in (("er", 1), ("metasp", 1), ("er", 2))]  # fmt: skip
+    todo = jobs.jobs_of(specs, tmp_path, None)
+    seconds = jobs.estimated_seconds(todo)
+    er, metasp, again = (seconds[job.name] for job in todo)
+    assert 0.1 < er < 30
+    assert metasp > 1.3 * er
+    assert again == er
+    assert not list(tmp_path.iterdir())
+    for _ in prepare(todo[0].spec, tmp_path).events():
+        pass
+    took = RunDir(todo[0].path).result()["seconds"]["total"]
+    assert jobs.estimated_seconds(jobs.jobs_of(specs, tmp_path, None))[todo[2].name] == took
 
 
 def test_the_listing_says_what_varies_but_no_schedule_where_there_is_none():

@@ -124,14 +124,16 @@ def test_what_a_cluster_has_not_is_refused_here_and_waited_for_elsewhere(cluster
     jobs = jobs_of(expand(parse(TABLES, "test")), tmp_path / "runs", None, device="cpu")
     elsewhere = OnRay(address=cluster.address, gpus=1)
     assert [elsewhere.at_once(jobs) for _ in range(2)] == [1, 1]
-    assert capsys.readouterr().err.count("a run asks for 1 GPU of 0 on one node") == 1
+    assert capsys.readouterr().err.count("asks for 1 × 1 CPU, 1 GPU, and there is room for 0") == 1
     wide = OnRay(address=cluster.address, cpus=2)  # two nodes of one: no room for any
     assert wide.at_once(jobs) == 1
-    assert "a run asks for 2 CPU of 1 on one node" in capsys.readouterr().err
+    assert "asks for 1 × 2 CPU, and there is room for 0 × 2 CPU" in capsys.readouterr().err
     assert OnRay(address=cluster.address, cpus=0.25).at_once(jobs) == 8
     assert not capsys.readouterr().err
     own = OnRay(cpus=64)  # connected already: only where it believes to be matters
-    with pytest.raises(UserError, match="asks for 64 CPU of 1 here: give fewer"):
+    with pytest.raises(
+        UserError, match="asks for 1 × 64 CPU, and there is room for 0 × 64 CPU: give"
+    ):
         own.at_once(jobs)
 
 
@@ -152,6 +154,6 @@ def test_a_worker_that_cannot_start_says_why_and_is_not_tried_again(cluster, tmp
 
 def test_a_node_that_sees_another_folder_says_so(tmp_path):
     message = serve({"path": str(tmp_path / "not shared" / "a-run")})
-    assert message["state"] == "failed"
-    assert "on storage that all nodes share" in message["note"]
+    assert message.state == "failed"
+    assert "on storage that all nodes share" in message.note
     assert not (tmp_path / "not shared").exists()

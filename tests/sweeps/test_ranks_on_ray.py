@@ -144,5 +144,7 @@ def test_what_goes_wrong_on_the_cluster_is_said_here_and_not_tried_again(cluster
     assert last.state == "failed"
     assert str(data) in last.note
     ray.init(address=cluster.address, log_to_driver=False)
-    with pytest.raises(UserError, match="asks for 3 workers of 2 here: give fewer --workers"):
+    with pytest.raises(
+        UserError, match="asks for 3 × 1 CPU, and there is room for 2 × 1 CPU: give fewer"
+    ):
         next(OnRay(workers=3).run([job], lambda: False))

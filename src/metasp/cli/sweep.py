@@ -71,12 +71,13 @@ def command(
     specs = expand(read_sweep(sweep))
     console = text_console(stderr=as_json)
     todo, runner = plan(specs, runs, jobs, values)
-    if dry_run:
-        return show_plan(todo, as_json, console)
-    from metasp.sweeps.jobs import Board
+    from metasp.sweeps.jobs import Board, estimated_seconds
 
     unfinished = [job for job in todo if job.stored != "finished"]
-    board = Board(todo, runner.at_once(unfinished) if unfinished else 1)
+    at_once = runner.at_once(unfinished) if unfinished else 1
+    board = Board(todo, at_once, estimated_seconds(todo))
+    if dry_run:
+        return show_plan(board, as_json, console)
     follow(board, runner.run(unfinished, stop_on_signal()), console)
     if as_json:
         print(json.dumps(summary(board, runs)))
@@ -102,15 +103,16 @@ def plan(
     return jobs_of(specs, runs, data, cluster.device), cluster
 
 
-def show_plan(todo: "list[Job]", as_json: bool, console: Console) -> int:
-    """List the runs of a sweep."""
+def show_plan(board: "Board", as_json: bool, console: Console) -> int:
+    """List the runs of a sweep, and say how long they will take."""
     if as_json:
-        rows = [{"run": job.name, "stored": job.stored, "spec": job.spec.as_dict()} for job in todo]
-        print(json.dumps({"runs": rows}))
+        rows = []
+        for job in board.jobs:
+            rows.append({"run": job.name, "stored": job.stored, "spec": job.spec.as_dict()})
+        print(json.dumps({"runs": rows, "seconds": board.left()}))
     else:
-        console.print(listing(todo))
-        done = sum(job.stored == "finished" for job in todo)
-        console.print(f"{len(todo)} runs, {done} of them finished")
+        console.print(listing(board.jobs))
+        console.print(headline(board))
     return 0
 
 
@@ -172,9 +174,8 @@ def headline(board: "Board") -> str:
     for state in ("running", "waiting", "stopped", "failed"):
         if board.of(state):
             phrases.append(f"{len(board.of(state))} {state}")
-    left = board.left()
-    if left is not None and (board.of("running") or board.of("waiting")):
-        phrases.append(f"{duration(left)} left")
+    if board.of("running") or board.of("waiting"):
+        phrases.append(f"about {duration(board.left())} left with {board.at_once} at a time")
     return ", ".join(phrases)
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from metasp import plugins
@@ -25,16 +24,18 @@ Stored = Literal["finished", "unfinished", "new", "damaged"]
 Active = TypeVar("Active")
 
 UPDATE_SECONDS = 0.5
+WARM_UP, MEASURED = 2, 6  # steps
 STREAM = {*fields_with(RunSpec, role="data"), *fields_with(RunSpec, role="labels")}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep. `stored` says what the runs folder holds of it."""
+    """One run of a sweep: what the runs folder holds of it, and its data if that was loaded."""
 
     spec: RunSpec
     path: Path
     stored: Stored
+    source: Any = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -95,10 +96,12 @@ class Runner(Protocol[Active]):
 
 @dataclass
 class Board:
-    """The latest update of every job, and the time that the rest will take."""
+    """The latest update of every job, and the time that the rest will take; `seconds` are
+    estimated."""
 
     jobs: list[Job]
     at_once: int = 1
+    seconds: Mapping[str, float] = field(default_factory=dict)
     latest: dict[str, Update] = field(default_factory=dict)
     began: dict[str, float] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
@@ -121,27 +124,16 @@ class Board:
         """Return the updates of the jobs in a state."""
         return [update for update in self.latest.values() if update.state == state]
 
-    def left(self) -> float | None:
-        """Return the seconds left; None while nothing is known.
-
-        A waiting job is taken to need the mean time of the jobs of its method, or of any."""
-        now, running = time.monotonic(), 0.0
-        method = {job.name: job.spec.method for job in self.jobs}
-        seconds: dict[str, list[float]] = {}
-        for update in self.of("running"):
-            if update.left is not None:
-                running += update.left
-                spent = now - self.began[update.name]
-                seconds.setdefault(method[update.name], []).append(spent + update.left)
-        for name, took in self.took.items():
-            seconds.setdefault(method[name], []).append(took)
-        if not seconds:
-            return None
-        means = {name: fmean(of_method) for name, of_method in seconds.items()}
-        anyone = fmean(second for of_method in seconds.values() for second in of_method)
-        waiting = sum(means.get(method[update.name], anyone) for update in self.of("waiting"))
-        unfinished = len(self.of("running")) + len(self.of("waiting"))
-        return (running + waiting) / max(1, min(self.at_once, unfinished))
+    def left(self) -> float:
+        """Return the seconds left; estimates are corrected by what the finished jobs took."""
+        estimated = sum(self.seconds[name] for name in self.took)
+        factor = sum(self.took.values()) / estimated if estimated else 1.0
+        unfinished = self.of("running") + self.of("waiting")
+        seconds = 0.0
+        for update in unfinished:
+            estimate = factor * self.seconds.get(update.name, 0.0)
+            seconds += estimate if update.left is None else update.left
+        return seconds / max(1, min(self.at_once, len(unfinished)))
 
 
 def jobs_of(
@@ -162,7 +154,8 @@ def jobs_of(
         if spec.class_order not in ("fixed", "shuffled"):  # does the order fit the data?
             assemble(benchmark.source, spec)
         done = complete_elsewhere(spec, benchmark, device)
-        jobs.setdefault(done.name, Job(done, runs / done.name, stored(RunDir(runs / done.name))))
+        path = runs / done.name
+        jobs.setdefault(done.name, Job(done, path, stored(RunDir(path)), benchmark.source))
     return list(jobs.values())
 
 
@@ -174,6 +167,47 @@ def stored(run: RunDir) -> Stored:
     except UserError:
         return "damaged"
     return "unfinished" if (run.path / "spec.toml").exists() else "new"
+
+
+def estimated_seconds(jobs: list[Job]) -> dict[str, float]:
+    """Return about how long each unfinished job will take: as a stored run of its spec with another
+    seed did, or from a few steps that are measured here."""
+    known: dict[str, float] = {}
+    seconds = {}
+    for job in sorted(jobs, key=lambda job: job.stored != "finished"):
+        key = job.spec.with_(seed=0).digest
+        if job.stored == "finished":
+            known[key] = (RunDir(job.path).outcome() or {})["seconds"]["total"]
+            continue
+        if key not in known:
+            known[key] = measured_seconds(job)
+        seconds[job.name] = known[key]
+    return seconds
+
+
+def measured_seconds(job: Job) -> float:
+    """Return how long a run will take, from its first steps; nothing is stored."""
+    import torch
+
+    from metasp.data import assemble
+    from metasp.events import StepTaken
+    from metasp.train import build_trainer
+    from metasp.train.clock import Clock
+
+    there = job.spec.device.startswith("cuda") and not torch.cuda.is_available()
+    spec = job.spec.with_(device="cpu") if there else job.spec
+    threads, clock, steps = torch.get_num_threads(), Clock(), 0
+    trainer = build_trainer(spec, assemble(job.source, spec))
+    torch.set_num_threads(job.spec.threads)
+    for event in trainer.run():
+        if isinstance(event, StepTaken):
+            steps += 1
+            if steps > WARM_UP:
+                clock.saw(event)
+            if steps == WARM_UP + MEASURED:
+                break
+    torch.set_num_threads(threads)
+    return clock.left(trainer.remaining())
 
 
 def order_for(job: Job, data: Path | None, **options: Any) -> dict[str, Any]:

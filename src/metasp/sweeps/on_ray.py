@@ -15,9 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ from metasp.sweeps.jobs import Job, Runner, Update, carry_out, order_for
 
 try:
     import ray
-    from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+    from ray.exceptions import TaskCancelledError
 except ImportError as missing:
     raise UserError("Ray is not installed: pip install -e '.[cluster]' in the clone.") from missing
 
@@ -37,59 +35,50 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5
 LOCAL = "local"  # Ray's word for a cluster of our own
 
-Message = dict[str, Any]  # an update without its name
-
 
 class Mailbox:
     """Two files beside a run, on storage that all nodes see: its latest update, written by its
     worker, and a request to stop, made by the command that started it."""
 
     def __init__(self, run: Path) -> None:
+        self.name = run.name
         self.update = run.with_name(f".{run.name}.update")
         self.request = run.with_name(f".{run.name}.stop")
-        self.looked = 0.0
-        self.requested = False
 
-    def open(self, note: str) -> None:
+    def open(self) -> None:
         """Begin with the update of a run that waits for its workers."""
         self.update.parent.mkdir(parents=True, exist_ok=True)
         self.request.unlink(missing_ok=True)
-        self.write({"state": "running", "note": note})
+        self.write(Update(self.name, "running", note="waiting for workers"))
 
     def close(self) -> None:
         """Remove both files."""
         for file in (self.update, self.request):
             file.unlink(missing_ok=True)
 
-    def write(self, message: Message) -> None:
+    def write(self, update: Update) -> None:
         """Replace the update in one step."""
         written = self.update.with_name(f"{self.update.name}.{os.getpid()}")
-        written.write_text(json.dumps(message))
+        written.write_text(json.dumps(asdict(update)))
         written.replace(self.update)
 
-    def read(self) -> Message:
-        """Return the latest update; empty where there is no mailbox here."""
-        with suppress(FileNotFoundError):
-            return dict(json.loads(self.update.read_text()))
-        return {}
-
-    def stop_requested(self) -> bool:
-        """Return whether the run is to stop; storage is asked now and then only."""
-        now = time.monotonic()
-        if not self.requested and now - self.looked > POLL_SECONDS:
-            self.looked, self.requested = now, self.request.exists()
-        return self.requested
+    def read(self) -> Update | None:
+        """Return the latest update; None where there is no mailbox here."""
+        try:
+            return Update(**json.loads(self.update.read_text()))
+        except FileNotFoundError:
+            return None
 
 
 @dataclass
 class Remote:
-    """A job on the cluster: the future of its last message, its mailbox, and what it said last."""
+    """A job on the cluster: the future of its last update, its mailbox, and its task, if it is
+    one."""
 
     job: Job
-    end: futures.Future[Message]
+    end: futures.Future[Any]
     mailbox: Mailbox
-    task: Any = None  # None for a job of several workers
-    message: Message = field(default_factory=dict)
+    task: Any = None
 
 
 @dataclass
@@ -119,25 +108,23 @@ class OnRay(Runner[Remote]):
     def at_once(self, jobs: list[Job]) -> int:
         """Return how many runs the cluster can carry now."""
         connect(self.address)
-        needs = max([self.needs(job) for job in jobs], key=lambda need: need.get("CPU", 0.0))
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        needs = self.needs(max(jobs, key=lambda job: job.spec.threads))
         room = 0
-        for node in nodes:
-            room += int(min([node.get(kind, 0.0) / need for kind, need in needs.items()] or [1.0]))
+        for node in ray.nodes():  # type: ignore[no-untyped-call]
+            has = node["Resources"] if node["Alive"] else {}
+            room += int(min([has.get(kind, 0.0) / need for kind, need in needs.items()] or [1.0]))
         if room < self.workers and not self.warned:
-            short = []
-            for kind, need in needs.items():
-                most = max([node.get(kind, 0.0) for node in nodes], default=0.0)
-                short += [f"{need:g} {kind} of {most:g}"] if need > most else []
-            lack = f"{self.workers} workers of {room}" if room else ", ".join(short)
+            asked = ", ".join(f"{need:g} {kind}" for kind, need in needs.items())
+            lack = (
+                f"a run asks for {self.workers} × {asked}, and there is room for {room} × {asked}"
+            )
             if cluster_at(self.address) == LOCAL:
                 raise UserError(
-                    f"a run asks for {lack} here: give fewer --workers or --threads, or less by "
-                    "--cpus-per-run or --gpus-per-run."
+                    f"{lack}: give fewer --workers or --threads, or less by --cpus-per-worker or "
+                    "--gpus-per-worker."
                 )
             self.warned = True  # no error: a cluster may grow when it is asked for more
-            message = f"warning: a run asks for {lack} on one node, and waits until one has them"
-            print(message, file=sys.stderr)
+            print(f"warning: {lack}; it waits until there is more", file=sys.stderr)
         return max(1, room // self.workers)
 
     def has_room(self, active: list[Remote], job: Job) -> bool:
@@ -147,33 +134,22 @@ class OnRay(Runner[Remote]):
     def start(self, job: Job) -> Remote:
         """Submit a job."""
         mailbox = Mailbox(job.path)
-        mailbox.open("waiting for workers")
+        mailbox.open()
         order = order_for(job, self.data, **self.options)
         if self.workers > 1:
             # In a thread: in the main one Ray would take Ctrl-C for itself.
             end = futures.ThreadPoolExecutor(1).submit(self._train, order, self.needs(job))
             return Remote(job, end, mailbox)
-        needs = self.needs(job)
-        task = (
-            ray.remote(serve)
-            .options(
-                num_cpus=needs.get("CPU", 0.0),
-                num_gpus=needs.get("GPU", 0.0),
-                max_retries=self.retries,
-            )
-            .remote(order)
-        )
+        cpus, gpus = (self.needs(job).get(kind, 0.0) for kind in ("CPU", "GPU"))
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": self.retries}
+        task = ray.remote(serve).options(**options).remote(order)
         return Remote(job, task.future(), mailbox, task)
 
-    def _train(self, order: dict[str, Any], needs: dict[str, float]) -> Message:
-        """Have Ray Train carry out an order of several workers. Returns its last message."""
-        try:
-            from ray.train import FailureConfig, RunConfig, ScalingConfig
-            from ray.train.torch import TorchConfig, TorchTrainer
-        except ImportError as missing:
-            raise UserError(
-                f"Ray Train misses a package ({missing}): pip install -e '.[cluster]' in the clone."
-            ) from missing
+    def _train(self, order: dict[str, Any], needs: dict[str, float]) -> Update | None:
+        """Have Ray Train carry out an order of several workers. Returns its last update."""
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
         os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # paths in a spec count from where we are
         # Threads that spin while they wait would steal the cores of the other workers.
         passive: Any = {"worker_runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "passive"}}}
@@ -198,40 +174,35 @@ class OnRay(Runner[Remote]):
         """Leave a request; a task that waits for a worker is taken back."""
         self.stopping = True
         active.mailbox.request.touch()
-        if active.task is not None and "fraction" not in active.mailbox.read():
+        update = active.mailbox.read()
+        if active.task is not None and (update is None or update.left is None):
             ray.cancel(active.task)
 
     def listen(self, active: list[Remote]) -> Iterator[Update]:
         """Yield the updates of a moment, and take jobs that ended off the list."""
         futures.wait([one.end for one in active], POLL_SECONDS, futures.FIRST_COMPLETED)
         for one in list(active):
-            message = one.mailbox.read()
+            update = one.mailbox.read()
             if one.end.done():
                 active.remove(one)
                 one.mailbox.close()
-                yield Update(one.job.name, **self.last_message(one, message))
-            elif message != one.message and message.get("state") == "running":
-                one.message = message
-                yield Update(one.job.name, **message)
+                yield self.last_update(one, update)
+            elif update is not None and update.state == "running":
+                yield update
 
-    def last_message(self, one: Remote, message: Message) -> Message:
-        """Return what became of a job: its own message, or what its loss says."""
+    def last_update(self, one: Remote, update: Update | None) -> Update:
+        """Return what became of a job: its own update, or what its loss says."""
         try:
-            last = one.end.result()
+            last: Update = one.end.result()
         except TaskCancelledError:
-            return {"state": "stopped"}
+            return Update(one.job.name, "stopped")
         except Exception as error:
-            if (
-                message.get("state", "running") != "running"
-            ):  # it ended before its workers were lost
-                return message
-            why = str(error).strip().splitlines()[-1]
-            if isinstance(error, RayError) and not isinstance(error, RayTaskError):
-                why = f"its worker or node was lost ({type(error).__name__}): {why}"
-            lost = not isinstance(error, RayTaskError | UserError)
-            return {"state": "stopped"} if self.stopping and lost else failed(why)
-        if last["state"] == "done" and not (one.job.path / "result.json").exists():
-            return failed(unseen(one.job.path.parent))
+            if update is not None and update.state != "running":  # before its workers were lost
+                return update
+            why = f"its workers were lost ({type(error).__name__}): {last_line(error)}"
+            return Update(one.job.name, "stopped" if self.stopping else "failed", note=why)
+        if last.state == "done" and not (one.job.path / "result.json").exists():
+            return unseen(one.job.path)
         return last
 
     def close(self, active: list[Remote]) -> None:
@@ -268,61 +239,53 @@ def connect(address: str | None) -> None:
     signal.signal(signal.SIGTERM, on_term)  # Ray sets its own; ours stores checkpoints
 
 
-def failed(note: str) -> Message:
-    """Return the message of a failure."""
-    return {"state": "failed", "note": note}
+def last_line(error: Exception) -> str:
+    """Return the last line of a message, which says most."""
+    return str(error).strip().splitlines()[-1]
 
 
-def unseen(runs: Path) -> str:
+def unseen(run: Path) -> Update:
     """Say that a node does not share the folder of runs."""
-    return (
-        f"the node {socket.gethostname()} sees another folder {runs} than the command: give --runs "
-        "a folder on storage that all nodes share."
+    note = (
+        f"the node {socket.gethostname()} sees another folder {run.parent} than the command: give "
+        "--runs a folder on storage that all nodes share."
     )
+    return Update(run.name, "failed", note=note)
 
 
-def serve(order: dict[str, Any], ranks: "Ranks | None" = None) -> Message:
+def serve(order: dict[str, Any], ranks: "Ranks | None" = None) -> Update:
     """Carry out one order on a worker, alone or as one of its processes. Returns the last
-    message."""
+    update."""
     # Threads that spin while they wait would steal the cores of the node's other runs.
     os.environ["OMP_WAIT_POLICY"] = "passive"
-    mailbox = Mailbox(Path(order["path"]))
-    if not mailbox.read():
-        return failed(unseen(Path(order["path"]).parent))
-    if ranks is None and mailbox.stop_requested():  # lost while stopping, and tried again
-        return {"state": "stopped"}
-    first = ranks is None or ranks.rank == 0
-
-    def send(update: Update) -> None:
-        if first:
-            mailbox.write(message_of(update))
-
-    return message_of(carry_out(order, mailbox.stop_requested, send, ranks))
-
-
-def message_of(update: Update) -> Message:
-    """Return an update without its name, which the command knows."""
-    return {name: value for name, value in asdict(update).items() if name != "name"}
+    run = Path(order["path"])
+    mailbox = Mailbox(run)
+    if mailbox.read() is None:
+        return unseen(run)
+    if ranks is None and mailbox.request.exists():  # lost while stopping, and tried again
+        return Update(run.name, "stopped")
+    send = mailbox.write if ranks is None or ranks.rank == 0 else lambda update: None
+    return carry_out(order, mailbox.request.exists, send, ranks)
 
 
 def share(order: dict[str, Any]) -> None:
     """Take a share of the run as one of its workers. The first of them, and one that fails, leaves
-    the last message."""
+    the last update."""
     from metasp.processes import joined, leave
 
     mailbox, ranks = Mailbox(Path(order["path"])), joined()
-    first = ranks is None or ranks.rank == 0
-    over = mailbox.read().get("state", "running") != "running"  # in an earlier try
+    update = mailbox.read()
+    over = update is not None and update.state != "running"  # in an earlier try
     if over if ranks is None else ranks.hear(b"over" if over else b""):
         return
     try:
-        message = serve(order, ranks)
+        update = serve(order, ranks)
     except UserError:  # others are gone: all are started again
         raise
     except Exception as error:
-        message = failed(str(error).strip().splitlines()[-1])
-    if first or message["state"] == "failed":
-        mailbox.write(message)
-    if message["state"] == "failed":
-        raise RuntimeError(message["note"])  # so that Ray ends the others, which may wait for it
+        update = Update(mailbox.name, "failed", note=last_line(error))
+    if ranks is None or ranks.rank == 0 or update.state == "failed":
+        mailbox.write(update)
+    if update.state == "failed":
+        raise RuntimeError(update.note)  # so that Ray ends the others, which may wait for it
     leave()
