@@ -30,7 +30,8 @@ PICTURES = {
 METHODS = (
     "finetune", "joint", "er", "gdumb", "gem", "agem", "hal", "mir", "gss", "gmed", "metasp",
     "metasp-rehsel", "metasp-only-s", "metasp-only-p", "er-ace", "der", "derpp", "icarl",
-    "cls-er", "loss-filter", "verified-only", "glc", "metasp-robust",
+    "cls-er", "loss-filter", "prototype-filter", "knn-filter", "verified-only",
+    "glc", "metasp-robust",
 )  # fmt: skip
 SELECTIONS = (
     "ring", "greedy", "class-balanced", "low-loss", "task-balanced", "rehsel-features",

@@ -1,13 +1,15 @@
-"""The controls of metasp-robust: filters by loss, verified examples alone, and GLC."""
+"""The controls of metasp-robust: filters, verified examples alone, and GLC."""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from metasp.data import load_benchmark
 from metasp.errors import UserError
 from metasp.methods.context import Weighed, unweighed
-from metasp.methods.robust import LowLoss, lowest
+from metasp.methods.filters import LowLoss, lowest, neighbours_agree
+from metasp.methods.label_model import seen_by
 from tests.methods.factories import digits, small, train
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "trusted": 2}
@@ -72,7 +74,7 @@ def test_a_task_begins_with_the_state_of_a_new_filter():
     trainer = digits("loss-filter", **NOISY, settings={"per_class": True})
     train(trainer, 6)
     filter = trainer.learner.weigh
-    assert len(filter.keep_ids)
+    assert len(filter.clean_ids)
     filter.begin_task(trainer.learner)
     for name, fresh in LowLoss(filter.settings).state_dict().items():
         torch.testing.assert_close(filter.state_dict()[name], fresh)  # of the same type, too
@@ -83,6 +85,32 @@ def test_a_share_that_nobody_knows_must_be_given():
     trainer.told = ()
     with pytest.raises(UserError, match="true share of wrong labels is not known"):
         train(trainer, 1)
+
+
+def test_neighbours_agree_as_scikit_learn_says_of_the_others():
+    draw = torch.Generator().manual_seed(2)
+    labels = torch.randint(3, (40,), generator=draw)
+    features = torch.randn(40, 4, generator=draw) + labels[:, None]
+    expected = []
+    for row in range(40):
+        rest = torch.arange(40) != row
+        votes = KNeighborsClassifier(5).fit(features[rest], labels[rest])
+        chances = votes.predict_proba(features[[row]])[0]
+        expected.append(bool(chances[labels[row]] == chances.max()))
+    assert neighbours_agree(features, labels, 5).tolist() == expected
+
+
+def test_the_prototypes_are_the_verified_examples_of_a_class():
+    trainer = digits("prototype-filter", **NOISY, augment=False)
+    learner, task = trainer.learner, trainer.tasks[0]
+    train(trainer, 4)
+    verified = seen_by(learner, task.trusted)
+    nearest = NearestCentroid().fit(verified.features, task.trusted.labels)
+    said = nearest.predict(seen_by(learner, task.train).features)
+    clean = task.train.ids[torch.as_tensor(said) == task.train.labels]
+    assert learner.weigh.clean(learner).tolist() == clean.tolist()
+    assert 0 < len(clean) < len(task.train)
+    assert learner.weigh.judged(learner, clean).tolist() == [1.0] * len(clean)
 
 
 def test_verified_only_moves_by_verified_examples_alone():

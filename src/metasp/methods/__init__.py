@@ -151,12 +151,20 @@ METHODS = Registry({
         "all terms",
         "iCaRL (Rebuffi et al. 2017): old classes are held to what the network said before the "
         "task; the nearest class mean answers."),
-    "loss-filter": _ours("robust:LossFilter", "judged", "any, by class", "new: of low loss", "1",
-        "Filters beside metasp-robust: ER without the new examples of high loss, or without any.",
+    "loss-filter": _ours("filters:LossFilter", "judged", "any, by class", "new: of low loss", "1",
+        "Filter by loss (after Han et al. 2018): ER without the new examples of high loss.",
         settings=of.LossFilterSettings),
-    "verified-only": _ours("robust:VerifiedOnly", "judged", "any, by class", "verified alone",
+    "prototype-filter": _ours("filters:PrototypeFilter", "judged", "any, by class",
+        "new: at class mean", "1.1",
+        "Filter by class means (after Han et al. 2019): ER without new examples nearer to the mean "
+        "of another class.", settings=of.PrototypeFilterSettings),
+    "knn-filter": _ours("filters:KNNFilter", "judged", "any, by class", "new: by neighbours",
+        "1.1",
+        "Filter by neighbours (after Bahri et al. 2020): ER without new examples whose nearest "
+        "neighbours have another label.", settings=of.KNNFilterSettings),
+    "verified-only": _ours("filters:VerifiedOnly", "judged", "any, by class", "verified alone",
         "1",
-        "Filters beside metasp-robust: ER without the new examples of high loss, or without any."),
+        "ER that learns from verified examples alone; the control of their number."),
     "glc": _ours("glc:GLC", "class-balanced", "any, by class", "new: corrected", "1", "all",
         "GLC (Hendrycks et al. 2018): a loss corrected by how verified examples are mistaken, "
         "on ER.", settings=of.GLCSettings),

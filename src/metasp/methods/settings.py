@@ -56,6 +56,14 @@ class LossFilterSettings(Settings):
     weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", min=1)
 
 
+class PrototypeFilterSettings(Settings):
+    weigh_from: int = setting(2, "First epoch of a task in which examples are dropped.", min=1)
+
+
+class KNNFilterSettings(PrototypeFilterSettings):
+    neighbours: int = setting(10, "Nearest neighbours whose labels are compared (k).", min=1)
+
+
 class GDumbSettings(Settings):
     memory_epochs: int = setting(250, "Epochs over the memory after each task.", min=1)
     train_batch: int = setting(16, "Memory examples per step of the training on the memory.", min=2)
