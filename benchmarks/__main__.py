@@ -21,6 +21,7 @@ NAMES = (
     "step",
     "herding",
     "judge",
+    "analytic",
     "influence",
     "total",
     "parallel",
@@ -61,6 +62,7 @@ def command(
       step       one step of every method against one of ER
       herding    a memory chosen by features, in seconds
       judge      judging the labels of examples against evaluating them
+      analytic   analytic heads: learning features, and forgetting one example
       influence  the influence step against ER and against the authors' code
       total      a whole run of MetaSP against one of ER
       parallel   a weighted step split over processes

@@ -10,7 +10,11 @@ from metasp.spec import RunSpec
 from metasp.train import build_trainer
 from metasp.train.from_spec import complete
 
-BRIEF = {"gdumb": {"memory_epochs": 3}, "hal": {"anchor_steps": 4}}
+BRIEF = {
+    "gdumb": {"memory_epochs": 3},
+    "hal": {"anchor_steps": 4},
+    "ridge": {"random_features": 64},
+}
 """Settings that keep a run short without changing what it does."""
 
 TELLING = {
@@ -19,6 +23,7 @@ TELLING = {
     "gmed": {"edit_decay": 0.3},
     "hal": {"anchor_steps": 4},
     "loss-filter": {"per_class": True},
+    "ridge": {"random_features": 64, "weigh_labels": True},
     "metasp": {"every": 2, "running": True, "influence_last": 2},
     "metasp-rehsel": {"influence_last": 2, "shuffle_influence": True},
     "metasp-only-s": {"influence_last": 2, "scope": "head", "reuse": 3},

@@ -146,7 +146,7 @@ class Intake:
         self.history.begin_task(kind(data.inputs), len(names))
         if given.trusted is not None:
             task = replace(task, trusted=self.verified(given.trusted, [*tasks, task]))
-        if self.recipe.selection is None:  # no memory to pin them in
+        if self.recipe.selection is None and not self.recipe.kind.keeps_verified:
             task = task.with_trusted_in_train()
         return task
 

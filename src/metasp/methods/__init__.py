@@ -151,6 +151,12 @@ METHODS = Registry({
         "all terms",
         "iCaRL (Rebuffi et al. 2017): old classes are held to what the network said before the "
         "task; the nearest class mean answers."),
+    "slda": _ours("analytic:StreamingLDA", None, "sums, features", "all alike", "0.1",
+        "Streaming LDA (Hayes and Kanan 2020): class means and one covariance, on fixed features.",
+        settings=of.AnalyticSettings),
+    "ridge": _ours("analytic:Ridge", None, "sums, features", "all alike", "0.2",
+        "Ridge on random ReLU features (after RanPAC, McDonnell et al. 2023), on fixed features.",
+        settings=of.RidgeSettings),
     "loss-filter": _ours("filters:LossFilter", "judged", "any, by class", "new: of low loss", "1",
         "Filter by loss (after Han et al. 2018): ER without the new examples of high loss.",
         settings=of.LossFilterSettings),

@@ -53,6 +53,7 @@ class Method(Stateful, ABC):
     "classes" as labels, an "elementwise" optimizer, whose steps can be foreseen, its "own loss" or
     "own schedule" (it takes no other), "real inputs", which gradients can move, a "frozen encoder"
     (it learns a head on fixed features)."""
+    keeps_verified: ClassVar[bool] = False  #: without a memory: reads `task.trusted` itself
     updates: ClassVar[bool] = True  #: learns by learner.update
     weighted_sum: ClassVar[bool] = False
     """Every update is a weighted sum of losses of rows, tests go by the network's outputs, and the

@@ -20,6 +20,23 @@ class Settings(Config):
         return self
 
 
+class AnalyticSettings(Settings):
+    shrinkage: float = setting(
+        1e-4, "Part of the identity in the covariance (slda).", min=1e-12, max=0.999
+    )
+    verified_weight: float = setting(10.0, "Weight of a verified example; of others 1.", min=0)
+    weigh_labels: bool = setting(
+        False, "Weigh examples by how likely their labels are right, each left out of the head."
+    )
+    keep_features: bool = setting(
+        True, "Keep the features of all examples, so that each can be forgotten."
+    )
+
+
+class RidgeSettings(AnalyticSettings):
+    random_features: int = setting(1024, "Random ReLU features (M).", min=1)
+
+
 class CLSERSettings(Settings):
     consistency: float = setting(0.1, "Weight of the distance to an average's outputs (λ).", min=0)
     plastic_rate: float = setting(

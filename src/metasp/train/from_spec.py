@@ -338,7 +338,7 @@ def build_trainer(
     )
     chosen = build_method(spec.method, recipe, spec, learner)
     tasks = benchmark.tasks
-    if recipe.selection is None:  # no memory to pin them in
+    if recipe.selection is None and not recipe.kind.keeps_verified:
         tasks = [task.with_trusted_in_train() for task in tasks]
     rate = LearningRate(spec.lr_drop_at, spec.lr_drop)
     # Only a control may know how many labels are wrong.

@@ -262,7 +262,7 @@ class Trainer(Stateful):
         self.learner.training_stats = TrainingStats.of_task(task)
         if self.learner.weigh is not None:
             self.learner.weigh.begin_task(self.learner)
-        if task.trusted is not None and len(task.trusted):
+        if self.method.selection and task.trusted is not None and len(task.trusted):
             verified = task.trusted.take(torch.arange(len(task.trusted)))
             values = self.method.column_values
             self.learner.trust(verified, task.index, self._seen(task), values)
