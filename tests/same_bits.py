@@ -31,7 +31,7 @@ METHODS = (
     "finetune", "joint", "er", "gdumb", "gem", "agem", "hal", "mir", "gss", "gmed", "metasp",
     "metasp-rehsel", "metasp-only-s", "metasp-only-p", "er-ace", "der", "derpp", "icarl",
     "cls-er", "loss-filter", "prototype-filter", "knn-filter", "verified-only",
-    "glc", "metasp-robust", "slda", "ridge",
+    "glc", "metasp-robust", "slda", "ridge", "aer-abs",
 )  # fmt: skip
 SELECTIONS = (
     "ring", "greedy", "class-balanced", "low-loss", "task-balanced", "rehsel-features",

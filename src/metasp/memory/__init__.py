@@ -107,6 +107,10 @@ SELECTIONS: dict[str, Selection] = {
         f"{BALANCED}:gradient_diverse", "gradients unlike the others (GSS)", at="step",
         columns=(f"{BALANCED}:REDUNDANCY",),
     ),
+    "asymmetric": Selection(
+        f"{BALANCED}:asymmetric", "reservoir that drops high loss now, low loss of the past (ABS)",
+        at="step", columns=(f"{BALANCED}:REPLAY_LOSS",),
+    ),
     "class-balanced": Selection(
         f"{BALANCED}:class_balanced", "random, an equal share per class", classes=True
     ),

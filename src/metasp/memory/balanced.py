@@ -14,7 +14,9 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.memory.buffer import EMPTY, Column, Memory, Offer, Placement
 
+TINY = 1e-9
 REDUNDANCY = Column("redundancy")
+REPLAY_LOSS = Column("replay_loss")
 
 
 def reservoir(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
@@ -125,6 +127,44 @@ def gradient_diverse(memory: Memory, offer: Offer, generator: torch.Generator) -
         pairs.append((row, slot))
     placement = Placement.of(pairs)
     return replace(placement, columns={"redundancy": offer.redundancy[placement.chosen]})
+
+
+def asymmetric(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:
+    """Draw what enters as a reservoir does, and what leaves by loss (ABS, Millunzi et al. 2024).
+
+    Either the present task or the past gives up an example, with the chance of its share of the
+    memory: of the present task one of high loss, likely mislabelled, of the past one of low loss,
+    which is easily learned again."""
+    if offer.loss is None:
+        raise UserError(
+            "the selection 'asymmetric' needs losses of each step, which only aer-abs gives it: "
+            "use the method aer-abs, or another selection."
+        )
+    loss, current = memory["replay_loss"].clone(), memory.tasks == offer.task
+    free, pairs = memory.empty.tolist(), []
+    for row, own_loss in enumerate(offer.loss.tolist()):
+        if free:
+            slot = free.pop(0)
+        else:
+            drawn = int(torch.randint(0, memory.offered + row + 1, (1,), generator=generator))
+            if drawn >= memory.capacity or memory.pinned.all():
+                continue
+            slots = torch.nonzero(~memory.pinned).flatten()
+            present = current[slots[int(torch.randint(len(slots), (1,), generator=generator))]]
+            slots = slots[current[slots] == present]
+            chance = between_zero_and_one(loss[slots])
+            chance = (chance if present else 1 - chance) + TINY
+            slot = int(slots[int(torch.multinomial(chance, 1, generator=generator))])
+        loss[slot], current[slot] = own_loss, True
+        pairs.append((row, slot))
+    placement = Placement.of(pairs)
+    return replace(placement, columns={"replay_loss": offer.loss[placement.chosen]})
+
+
+def between_zero_and_one(values: Tensor) -> Tensor:
+    """Scale values (n,) so that the least is 0 and the largest 1; unknown ones become the mean."""
+    values = values.nan_to_num(nan=float(values.nanmean().nan_to_num()))
+    return (values - values.min()) / (values.max() - values.min()).clamp_min(TINY)
 
 
 def class_balanced(memory: Memory, offer: Offer, generator: torch.Generator) -> Placement:

@@ -151,6 +151,10 @@ METHODS = Registry({
         "all terms",
         "iCaRL (Rebuffi et al. 2017): old classes are held to what the network said before the "
         "task; the nearest class mean answers."),
+    "aer-abs": _ours("aer_abs:AERABS", "asymmetric", "of low loss", "new: in its task", "1.3",
+        "all terms",
+        "ER-ACE with AER and ABS (Millunzi et al. 2024): every other epoch without replay, undone; "
+        "a memory of low loss.", settings=of.AERSettings),
     "slda": _ours("analytic:StreamingLDA", None, "sums, features", "all alike", "0.1",
         "Streaming LDA (Hayes and Kanan 2020): class means and one covariance, on fixed features.",
         settings=of.AnalyticSettings),

@@ -203,10 +203,14 @@ def not_in_memory(memory: Memory, new: Batch) -> Tensor:
 
 
 def offer_step(
-    method: Method, new: Batch, task: Task, redundancy: Tensor | None = None
+    method: Method,
+    new: Batch,
+    task: Task,
+    redundancy: Tensor | None = None,
+    loss: Tensor | None = None,
 ) -> Placement | None:
     """Let the run's selection decide about the rows of a step's batch that the memory does not hold
-    yet, and write the decision. `redundancy` is that of these rows."""
+    yet, and write the decision. `redundancy` and `loss` are those of these rows."""
     learner, memory = method.learner, method.learner.memory
     rows = not_in_memory(memory, new)
     if not len(rows):
@@ -217,6 +221,7 @@ def offer_step(
         task.index,
         learner.plan.tasks,
         redundancy=redundancy,
+        loss=loss,
         shared_classes=learner.plan.shared_classes,
     )
     decide = learner.selection.at_step or learner.selection.decide

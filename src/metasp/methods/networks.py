@@ -62,6 +62,12 @@ class NetworkCopy:
         now = named_tensors(self.learner.model)
         self.tensors = {name: tensor.detach().clone() for name, tensor in now.items()}
 
+    @torch.no_grad()
+    def put(self) -> None:
+        """Give the network the weights of the copy."""
+        for name, tensor in named_tensors(self.learner.model).items():
+            tensor.copy_(self.tensors[name])
+
     def drop(self) -> None:
         """Keep no copy."""
         self.tensors = {}

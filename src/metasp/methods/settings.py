@@ -20,6 +20,13 @@ class Settings(Config):
         return self
 
 
+class AERSettings(Settings):
+    drop: float = setting(
+        0.75, "Share of a batch, of the highest loss, that is not offered to the memory.",
+        min=0, max=1,
+    )  # fmt: skip
+
+
 class AnalyticSettings(Settings):
     shrinkage: float = setting(
         1e-4, "Part of the identity in the covariance (slda).", min=1e-12, max=0.999
