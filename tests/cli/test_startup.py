@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from metasp.cli import COMMANDS
 from metasp.data.digits import digits
-from metasp.influence.optimizers import elementwise
+from metasp.influence.updates import elementwise
 from metasp.train.optimizers import OPTIMIZERS, without_compiler
 from tests.cli.test_cli import QUICK
 from tests.helpers import ROOT, metasp

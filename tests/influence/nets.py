@@ -185,7 +185,7 @@ class Custom(nn.Module):
 
 
 class Overwriting(nn.Module):
-    """Writes into a slice: the tape cannot follow, forward mode can."""
+    """Writes into a slice: the tape cannot follow, double backward can."""
 
     def __init__(self, inputs: int = 6, classes: int = 4) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metasp.backbones.networks import ConvNet
 from metasp.influence import Ranks, record, sp_influence
-from metasp.influence.fallback import double_backward, forward_mode
+from metasp.influence.fallback import double_backward
 from metasp.influence.functional import Origin, Problem
 from metasp.influence.sharding import split_over_ranks
 from metasp.methods.networks import features_seen
@@ -33,9 +33,26 @@ class Dropping(nn.Module):
         return self.head(self.body(x))
 
 
+class Attending(nn.Module):
+    """Dropout of attention, after it, of sequences before rows, and of images channels-last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.3, batch_first=True)
+        self.first = nn.MultiheadAttention(8, 2, dropout=0.3)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x.flatten(1, 2)).transpose(0, 1)
+        weighed = self.first(x, x, x, need_weights=True)[0]
+        x = F.dropout(x + weighed, 0.3, self.training).transpose(0, 1)
+        images = x.unflatten(2, (4, 2)).contiguous(memory_format=torch.channels_last)
+        return self.head(F.dropout(images, 0.3, self.training).flatten(2).mean(1))
+
+
 def networks(ranks: Ranks | None) -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    found = {"convnet": ConvNet((1, 8, 8), 4, 4), "dropping": Dropping()}
+    found = {"convnet": ConvNet((1, 8, 8), 4, 4), "dropping": Dropping(), "attending": Attending()}
     if ranks is not None:  # torch's own synchronised layers are the same
         found["convnet"] = nn.SyncBatchNorm.convert_sync_batchnorm(found["convnet"])
     for model in found.values():
@@ -100,9 +117,8 @@ def products(model: nn.Module) -> dict[str, Tensor]:
     }
     origin = Origin.of(model, torch.device("cpu"))
     problem = Problem(model, loss, data(11, 71), origin)
-    kept = {"forward": forward_mode(problem, theta, directions)}
     product, curved = double_backward(problem, theta, directions)
-    return kept | {"J": product} | {f"H/{key}": value for key, value in curved.items()}
+    return {"J": product} | {f"H/{key}": value for key, value in curved.items()}
 
 
 def talk(ranks: Ranks) -> tuple[int, int, int]:

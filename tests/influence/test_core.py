@@ -39,7 +39,7 @@ PATHS = {
     "dropout": "tape",
     "tied": "tape",
     "custom": "double-backward",
-    "overwriting": "forward-mode",
+    "overwriting": "double-backward",
 }
 
 

@@ -11,8 +11,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 from metasp.errors import UserError
 from metasp.influence import example_influence, record, sp_influence, virtual_parameters
 from metasp.influence.fallback import dual, tangent_of
-from metasp.influence.optimizers import ELEMENTWISE, _Differentiable, clipped, root
 from metasp.influence.pseudo_step import make_plan
+from metasp.influence.updates import ELEMENTWISE, _Differentiable, clipped, root
 from tests.influence.test_core import LOSS, close, problem
 from tests.oracles import influence_through_weights, torch_step
 

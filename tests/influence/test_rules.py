@@ -43,17 +43,14 @@ CASES = {
     "relu": (F.relu, (normal(5, 3, 2, 2),), {}),
     "torch.relu": (torch.relu, (normal(5, 3),), {}),
     "add": (torch.add, (normal(5, 3), normal(5, 3)), {}),
-    "add, broadcast": (torch.add, (normal(5, 3), normal(3)), {"alpha": 0.5}),
-    "add, broadcast the other way": (torch.add, (normal(3), normal(5, 1)), {"alpha": -2.0}),
+    "add with alpha": (torch.add, (normal(5, 3), normal(5, 3)), {"alpha": 0.5}),
     "sub": (torch.sub, (normal(5, 3), normal(5, 3)), {}),
-    "sub with alpha": (torch.sub, (normal(2, 3), normal(2, 1)), {"alpha": 3.0}),
+    "sub with alpha": (torch.sub, (normal(2, 3), normal(2, 3)), {"alpha": 3.0}),
     "add a number": (torch.add, (normal(5, 3), 2.0), {}),
     "take from a number": (Tensor.sub, (normal(4), 1.0), {"alpha": 2}),
     "flatten": (torch.flatten, (normal(2, 3, 4),), {"start_dim": 1}),
     "reshape": (torch.reshape, (normal(2, 3, 4), (4, 6)), {}),
     "view": (Tensor.view, (normal(2, 3, 4), 2, -1), {}),
-    "avg_pool2d": (F.avg_pool2d, (normal(2, 3, 6, 6), 2), {"stride": 1}),
-    "adaptive_avg_pool2d": (F.adaptive_avg_pool2d, (normal(2, 3, 5, 6), (2, 3)), {}),
 }
 
 
@@ -165,16 +162,14 @@ def test_dropout_drops_the_same(shape):
     (result,) = found.push([direction], Layout())
     assert 0 < (out == 0).sum() < out.numel()
     torch.testing.assert_close(result, direction * (out != 0) / 0.7)
-    assert RULES[F.dropout](out, x, 0.3, training=False) is None
-    assert RULES[F.dropout](out, x, 0.0) is None
 
 
 def test_what_a_rule_does_not_know_it_declines():
     weight = normal(6, 4, 3).requires_grad_()
     single = normal(4, 7)
     assert RULES[F.conv1d](F.conv1d(single, weight), single, weight) is None
-    one = normal(3, 6, 6).requires_grad_()
-    assert RULES[F.avg_pool2d](F.avg_pool2d(one, 2), one, 2) is None
+    row = normal(3).requires_grad_()
+    assert RULES[torch.add](torch.add(normal(5, 3), row), normal(5, 3), row) is None
     mixed = torch.add(normal(3).requires_grad_(), torch.ones(3))
     assert RULES[torch.add](mixed, normal(3).requires_grad_(), torch.ones(3)) is None
     x = normal(6, 3).requires_grad_()

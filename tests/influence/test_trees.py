@@ -159,7 +159,7 @@ def test_a_bad_example_is_found_in_a_tree():
 WRONG = {
     "lengths": ({"a": torch.zeros(3, 2), "b": torch.zeros(4, 2)}, r"\['b'\] of shape \(4, 2\)"),
     "a word": ({"a": torch.zeros(3, 2), "b": "word"}, r"inputs\['b'\] of the batch is a str"),
-    "nothing": ({}, "no inputs"),
+    "nothing": ({}, "batch is empty"),
     "a number": ((torch.zeros(3, 2), torch.zeros(())), r"inputs\[1\] of shape \(\)"),
     "a device": ({"a": torch.zeros(3, 2, device="meta")}, r"\['a'\] of the batch are on meta"),
 }

@@ -9,7 +9,6 @@ from metasp.influence.api import (
 )
 from metasp.influence.functional import with_parameters
 from metasp.influence.matrix import influence_matrix
-from metasp.influence.optimizers import Rule
 from metasp.influence.parallel import Ranks
 from metasp.influence.pseudo_step import virtual_parameters
 from metasp.influence.sharding import split_over_ranks
@@ -20,7 +19,6 @@ __all__ = [
     "Influence",
     "Ranks",
     "Recorded",
-    "Rule",
     "example_influence",
     "fuse",
     "influence_matrix",

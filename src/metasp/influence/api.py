@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +18,11 @@ from metasp.influence.checks import (
     check_slopes,
     check_steps,
     check_symmetric,
-    check_tape,
     check_traps,
     checked_pair,
     translated,
 )
-from metasp.influence.fallback import (
-    double_backward,
-    follows_the_loss,
-    forward_mode,
-    one_by_one,
-)
+from metasp.influence.fallback import double_backward, follows_the_loss
 from metasp.influence.functional import (
     Loss,
     LossOf,
@@ -36,17 +30,17 @@ from metasp.influence.functional import (
     Outputs,
     Pair,
     Problem,
-    dense,
+    copies,
     gradient,
     kept_random_state,
     kept_values,
     uncompiled,
 )
 from metasp.influence.jvp_rules import Unsupported
-from metasp.influence.optimizers import Adjoint, State
 from metasp.influence.pseudo_step import Plan, Scope, make_plan
 from metasp.influence.second_order import Layout
 from metasp.influence.tape import Recorded, products_from_tape, record_in_scope
+from metasp.influence.updates import Adjoint, State
 
 
 @dataclass(frozen=True)
@@ -58,9 +52,9 @@ class Fused:
 
 
 def fuse(stability: Tensor, plasticity: Tensor, gamma: float | None = None) -> Fused:
-    """The point of the segment between both influences that is nearest to zero; shape (n,).
+    """Return the point of the segment between two influences that is nearest to zero; shape (n,).
 
-    ``gamma`` fixes the place on the segment instead (1 is only stability, 0 only plasticity).
+    ``gamma`` fixes the point on the segment instead (1 is only stability, 0 only plasticity).
     Two equal vectors leave gamma undetermined: it is then one half, the symmetric choice, and the
     fused vector is the common one. If one vector is zero, zero is the nearest point.
     """
@@ -81,7 +75,8 @@ def check_gamma(gamma: float | None) -> None:
 
 
 def nearest_gamma(stability: Tensor, plasticity: Tensor) -> float:
-    """The gamma in [0, 1] that minimises ``|gamma * stability + (1 - gamma) * plasticity|``."""
+    """Return the gamma in [0, 1] that minimises
+    ``|gamma * stability + (1 - gamma) * plasticity|``."""
     s, p = stability.double(), plasticity.double()
     for name, values in (("stability", s), ("plasticity", p)):
         bad = (~values.isfinite()).nonzero()
@@ -107,8 +102,7 @@ def nearest_gamma(stability: Tensor, plasticity: Tensor) -> float:
 class Influence:
     """Influence of each example of a batch; vectors of shape (n,), negative is helpful.
 
-    ``path`` says which exact way computed it: "tape", "forward-mode", "double-backward" or
-    "one-by-one".
+    ``path`` says which exact way computed it: "tape", "double-backward" or "one-by-one".
     ``old_loss`` and ``new_loss`` are the mean losses of the goals after the pseudo update.
     """
 
@@ -134,16 +128,6 @@ class Influence:
         return fuse(self.stability, self.plasticity, self.fixed_gamma)
 
 
-class Options(TypedDict, total=False):
-    """The optional settings of an influence; see `sp_influence`."""
-
-    optimizer: torch.optim.Optimizer | None
-    scope: Scope
-    clip_norm: float | None
-    gamma: float | None
-    recorded: Recorded | None
-
-
 def sp_influence(
     model: nn.Module,
     loss_fn: LossOf[Outputs],
@@ -152,7 +136,11 @@ def sp_influence(
     new: Pair,
     lr: float | None = None,
     steps: int = 1,
-    **options: Unpack[Options],
+    optimizer: torch.optim.Optimizer | None = None,
+    scope: Scope = None,
+    clip_norm: float | None = None,
+    gamma: float | None = None,
+    recorded: Recorded | None = None,
 ) -> Influence:
     """Compute how each example of ``batch`` moves the loss on ``old`` and ``new`` data, and both
     fused.
@@ -175,13 +163,10 @@ def sp_influence(
     The model, its buffers, gradients and mode, and the random state stay as they are. The result is
     right or refused: the products behind it are compared with the gradient of the mean loss.
     """
-    unknown = set(options) - set(Options.__annotations__)
-    if unknown:
-        raise TypeError(f"sp_influence() got an unexpected keyword argument {min(unknown)!r}")
-    gamma = options.get("gamma")
     check_gamma(gamma)
     goals = {"old goal": old, "new goal": new}
-    result = _influence(model, loss_fn, (batch, goals), (lr, steps), options)
+    pseudo = _PseudoSteps(lr, steps, optimizer, scope, clip_norm)
+    result = _influence(model, loss_fn, batch, goals, pseudo, recorded)
     stability, plasticity = result.values
     old_loss, new_loss = result.goal_losses
     return Influence(stability, plasticity, result.path, old_loss, new_loss, gamma)
@@ -204,9 +189,29 @@ def example_influence(
 
     See `sp_influence` for scale, sign and options.
     """
-    options: Options = {"optimizer": optimizer, "scope": scope, "clip_norm": clip_norm}
-    options["recorded"] = recorded
-    return _influence(model, loss_fn, (batch, {"goal": goal}), (lr, steps), options).values[0]
+    pseudo = _PseudoSteps(lr, steps, optimizer, scope, clip_norm)
+    return _influence(model, loss_fn, batch, {"goal": goal}, pseudo, recorded).values[0]
+
+
+class _PseudoSteps(NamedTuple):
+    """The steps that the influence asks about, as the user gave them."""
+
+    lr: float | None
+    steps: int
+    optimizer: torch.optim.Optimizer | None
+    scope: Scope
+    clip_norm: float | None
+
+    def plan(self, model: nn.Module) -> Plan:
+        """Return who moves and how, or refuse what cannot be followed."""
+        size = self.lr if self.optimizer is None else self.optimizer
+        if size is None:
+            raise UserError("the pseudo step has no size: give lr, or an optimizer.")
+        check_steps(self.steps)
+        check_functional(model)
+        plan = make_plan(model, size, self.scope, self.lr, self.clip_norm)
+        check_traps(model, plan.params)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -219,21 +224,13 @@ class _Result:
 def _influence(
     model: nn.Module,
     loss_fn: Loss,
-    data: tuple[Pair, Mapping[str, Pair]],
-    step: tuple[float | None, int],
-    options: Options,
+    batch: Pair,
+    goals: Mapping[str, Pair],
+    pseudo: _PseudoSteps,
+    recorded: Recorded | None,
 ) -> _Result:
     """Compute the influence on each goal, after checking everything the user gave."""
-    batch, goals = data
-    lr, steps = step
-    optimizer, recorded = options.get("optimizer"), options.get("recorded")
-    if lr is None and optimizer is None:
-        raise UserError("the pseudo step has no size: give lr, or an optimizer.")
-    check_steps(steps)
-    check_functional(model)
-    rule: Any = lr if optimizer is None else optimizer
-    plan = make_plan(model, rule, options.get("scope"), lr, options.get("clip_norm"))
-    check_traps(model, plan.params)
+    plan = pseudo.plan(model)
     device = next(iter(plan.params.values())).device
     batch = checked_pair(batch, device, "batch")
     goals = {what: checked_pair(pair, device, what) for what, pair in goals.items()}
@@ -254,34 +251,29 @@ def _influence(
     ):
         if recorded is None or recorded.tape.autocast:
             origin = None if recorded is None else recorded.origin
-            plan = plan.copied()
+            plan = replace(plan, params=copies(plan.params))  # a pass may write into them
             recorded = record_in_scope(model, loss_fn, batch, plan, origin)
-        tape = recorded.tape
-        check_tape(tape.trap, tape.second_order_trap if steps > 1 else None)
+        recorded.tape.check(pseudo.steps)
         problem = Problem(model, loss_fn, batch, recorded.origin)
         try:
-            return _by_adjoint(problem, goals, recorded, plan, steps)
+            return _by_adjoint(problem, goals, recorded, plan, pseudo.steps)
         except Disagree as error:
             raise UserError(DISAGREE) from error
 
 
 def _by_adjoint(
-    problem: Problem,
-    goals: Mapping[str, Pair],
-    recorded: Recorded,
-    plan: Plan,
-    steps: int,
+    problem: Problem, goals: Mapping[str, Pair], recorded: Recorded, plan: Plan, steps: int
 ) -> _Result:
     """Go forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
-    grads = _recorded_gradient(recorded, plan)
+    grads = recorded.gradient(recorded.losses.mean(), plan.params)
+    check_finite(recorded.losses.detach(), grads, "batch")
     if not grads:
         raise UserError(
             "the batch's loss uses no parameter in scope: check the scope's name or the model."
         )
     plan = plan.restrict(grads)
     taken = plan.step(plan.params, grads, plan.update.state)
-    loss = recorded.losses.detach().abs().mean()
-    trail = [_At(plan.params, grads, loss, taken.back)]
+    trail = [_At(plan.params, grads, recorded.losses.detach().abs().mean(), taken.back)]
     theta = _laid_out(taken.theta, recorded)
     for _ in range(1, steps):
         loss, grads = gradient(problem, theta)
@@ -295,44 +287,37 @@ def _by_adjoint(
         theta = _laid_out(taken.theta, recorded)
 
     # p = the gradient of each goal's mean loss at the parameters after the last step.
-    each = [gradient(replace(problem, batch=g, what=what), theta) for what, g in goals.items()]
-    losses = [float(loss) for loss, _ in each]
-    p = {k: torch.stack([v.get(k, torch.zeros_like(t)) for _, v in each]) for k, t in theta.items()}
-    del each, theta, taken
+    ends = [gradient(replace(problem, batch=g, what=what), theta) for what, g in goals.items()]
+    losses = [float(loss) for loss, _ in ends]
+    p = {k: torch.stack([v.get(k, torch.zeros_like(t)) for _, v in ends]) for k, t in theta.items()}
+    del ends, theta, taken
 
-    q: State | None = None
+    q: State = {}
     total: Tensor | None = None
-    for _ in range(1, steps):
+    while len(trail) > 1:
         at = trail.pop()
-        s, direct, q, decay = at.back(p, q, True)
+        s, p, q = at.back(p, q, True)
         product, curved = _curvature(problem, at, s)
         total = product if total is None else total + product
-        p = {k: t + curved[k] + s[k] * decay.get(k, 0.0) for k, t in direct.items()}
-    at = trail.pop()
-    s = at.back(p, q, False).gradient
-    product, path = _first_product(problem, recorded, at, s)
+        p = {k: t + curved[k] for k, t in p.items()}
+    s = trail[0].back(p, q, False).gradient
+    product, path = _first_product(problem, recorded, trail[0], s)
     return _Result(product if total is None else total + product, path, losses)
 
 
 class _At(NamedTuple):
-    """What is known where a pseudo step began, and the way back through it."""
+    """Where a pseudo step began, and the way back through it."""
 
     theta: Named
     grads: Named
     loss: Tensor
-    back: Callable[[Named, State | None, bool], Adjoint]
+    back: Callable[[Named, State, bool], Adjoint]
 
-
-def _recorded_gradient(recorded: Recorded, plan: Plan) -> Named:
-    """Return the gradient of the batch's mean loss on the kept graph."""
-    names = list(plan.params)
-    slopes = torch.autograd.grad(
-        recorded.losses.mean(), [recorded.params[k] for k in names], retain_graph=True,
-        allow_unused=True,
-    )  # fmt: skip
-    grads = {k: dense(g) for k, g in zip(names, slopes) if g is not None}
-    check_finite(recorded.losses.detach(), grads, "batch")
-    return grads
+    def check(self, product: Tensor, s: Named, curved: Named | None = None) -> None:
+        """Raise `Disagree` unless J s fits the gradient, and H s is symmetric."""
+        check_slopes(product, s, self.grads, self.loss)
+        if curved is not None and len(product) == 2:
+            check_symmetric(curved, s)
 
 
 def _laid_out(theta: Named, recorded: Recorded) -> Named:
@@ -346,55 +331,39 @@ def _curvature(problem: Problem, at: _At, s: Named) -> tuple[Tensor, Named]:
     """Return J s and H s of the batch where a step began."""
     try:
         product, curved = products_from_tape(problem, at.theta, s)
-        _check(product, curved, at, s)
+        at.check(product, s, curved)
         return product, curved
     except (Unsupported, Disagree):
         pass
+    if not follows_the_loss(problem, at.theta, at.grads):
+        raise Disagree
     try:
         product, curved = double_backward(problem, at.theta, s)
-    except Unsupported as error:
+        at.check(product, s, curved)
+        return product, curved
+    except (Unsupported, Disagree) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise UserError(
             "more than one pseudo step needs second derivatives, and this model has none "
             f"({reason}): use steps=1."
         ) from error
-    if not follows_the_loss(problem, at.theta, at.grads):
-        raise Disagree
-    _check(product, curved, at, s)
-    return product, curved
 
 
 def _first_product(problem: Problem, recorded: Recorded, at: _At, s: Named) -> tuple[Tensor, str]:
-    """Return J s at the parameters themselves, from the recorded pass where that is possible."""
-    tape = recorded.tape
-    if tape.usable():
-        shape = (next(iter(s.values())).shape[0], len(recorded.losses))
-        seeds = tape.seeds({id(recorded.params[k]): t for k, t in s.items()})
+    """Return J s at the parameters themselves, by the fastest way that agrees with the gradient,
+    and its name."""
+    ways: dict[str, Callable[[], Tensor]] = {
+        "tape": lambda: recorded.products(s),
+        "double-backward": lambda: double_backward(problem, at.theta, s)[0],
+        "one-by-one": lambda: recorded.products_one_by_one(s),
+    }
+    for path, products in ways.items():
+        if path == "double-backward" and not follows_the_loss(problem, at.theta, at.grads):
+            break
         try:
-            with torch.no_grad():
-                product = tape.push(seeds, shape)
-            check_slopes(product, s, at.grads, at.loss)
-            return product, "tape"
+            product = products()
+            at.check(product, s)
+            return product, path
         except (Unsupported, Disagree):
             pass
-    try:
-        product = forward_mode(problem, at.theta, s)
-        check_slopes(product, s, at.grads, at.loss)
-        return product, "forward-mode"
-    except (Unsupported, Disagree):
-        pass
-    if not follows_the_loss(problem, at.theta, at.grads):
-        raise Disagree
-    try:
-        product, path = double_backward(problem, at.theta, s)[0], "double-backward"
-    except Unsupported:
-        product, path = one_by_one(recorded.losses, recorded.params, s), "one-by-one"
-    check_slopes(product, s, at.grads, at.loss)
-    return product, path
-
-
-def _check(product: Tensor, curved: Named, at: _At, s: Named) -> None:
-    """Raise `Disagree` unless the products fit the gradient and each other."""
-    check_slopes(product, s, at.grads, at.loss)
-    if len(product) == 2:
-        check_symmetric(curved, s)
+    raise Disagree

@@ -8,7 +8,7 @@ gradient, found by one number per direction (`check_slopes`, `check_symmetric`).
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,36 +20,31 @@ from metasp.trees import Tree, named_leaves, with_plain_dicts
 
 
 def checked_pair(pair: tuple[Tree, Tensor], device: torch.device, what: str) -> tuple[Tree, Tensor]:
-    """The pair as it is, or an error unless it is (inputs, targets) of one length on the model's
-    device; inputs are a tree of tensors."""
+    """Return the pair, or raise unless it is (inputs, targets) of one length on the model's device;
+    inputs are a tree of tensors."""
     if not (isinstance(pair, tuple | list) and len(pair) == 2):
         raise UserError(f"the {what} must be a pair (inputs, targets).")
     inputs, targets = with_plain_dicts(pair[0]), pair[1]
-    if not isinstance(targets, Tensor):
-        raise UserError(f"the targets of the {what} are not a tensor: give one target per input.")
-    parts = {f"inputs{place}": leaf for place, leaf in named_leaves(inputs).items()}
-    for name, part in parts.items():
-        if not isinstance(part, Tensor):
+    leaves = {f"inputs{path}": leaf for path, leaf in named_leaves(inputs).items()}
+    for name, leaf in {**leaves, "targets": targets}.items():
+        if not isinstance(leaf, Tensor):
             raise UserError(
-                f"{name} of the {what} is a {type(part).__name__}: inputs are a tensor, or a tuple "
-                "or a dictionary of tensors."
+                f"{name} of the {what} is a {type(leaf).__name__}: inputs are a tensor, or a tuple "
+                "or a dictionary of tensors, and targets are a tensor."
             )
-    if not parts:
-        raise UserError(f"the {what} has no inputs: give at least one tensor.")
-    for name, part in parts.items():
-        if part.dim() == 0 or targets.dim() == 0 or len(part) != len(targets):
+        if leaf.device != device:
             raise UserError(
-                f"the {what} has {name} of shape {tuple(part.shape)} and targets of shape "
-                f"{tuple(targets.shape)}: give one target per input."
-            )
-    if len(targets) == 0:
-        raise UserError(f"the {what} is empty: give at least one example.")
-    for name, part in {**parts, "targets": targets}.items():
-        if part.device != device:
-            raise UserError(
-                f"the {name} of the {what} are on {part.device} and the model on {device}: "
+                f"the {name} of the {what} are on {leaf.device} and the model on {device}: "
                 "move them to one device."
             )
+    for name, leaf in leaves.items():
+        if leaf.dim() == 0 or targets.dim() == 0 or len(leaf) != len(targets):
+            raise UserError(
+                f"the {what} has {name} of shape {tuple(leaf.shape)} and targets of shape "
+                f"{tuple(targets.shape)}: give one target per input."
+            )
+    if not leaves or len(targets) == 0:
+        raise UserError(f"the {what} is empty: give at least one example.")
     return inputs, targets
 
 
@@ -57,15 +52,6 @@ def check_steps(steps: Any) -> None:
     """Raise unless it is a number of pseudo steps."""
     if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
         raise UserError(f"steps is {steps!r}: give a whole number of pseudo steps, at least 1.")
-
-
-def example_losses(
-    loss_fn: Callable[[Any, Tensor], Tensor], outputs: Any, pair: tuple[Tree, Tensor], what: str
-) -> Tensor:
-    """The losses of ``pair``, one per example, shape (n,), with a graph."""
-    losses = loss_fn(outputs, pair[1])
-    check_losses(losses, len(pair[1]), what)
-    return losses
 
 
 def check_losses(losses: Any, n: int, what: str) -> None:
@@ -84,7 +70,7 @@ def check_losses(losses: Any, n: int, what: str) -> None:
 
 
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether every number is finite (one pass; overflow of the norm counts as not)."""
+    """Return whether every number is finite (one pass; overflow of the norm counts as not)."""
     if not tensors:
         return True
     norms = torch._foreach_norm(list(tensors.values()))
@@ -99,10 +85,10 @@ def check_finite(losses: Tensor, grads: Mapping[str, Tensor], what: str) -> None
     tensor = next((k for k, g in grads.items() if not bool(g.isfinite().all())), None)
     if tensor is None and not len(bad_losses):
         return  # the norm overflowed, the numbers did not
-    who = f"example {int(bad_losses[0])} of the {what}" if len(bad_losses) else f"the {what}"
+    culprit = f"example {int(bad_losses[0])} of the {what}" if len(bad_losses) else f"the {what}"
     where = f" in the gradient of {tensor!r}" if tensor is not None else " in its loss"
     raise UserError(
-        f"{who} gives a number that is not finite{where}: "
+        f"{culprit} gives a number that is not finite{where}: "
         "check its input, or lower the learning rate."
     )
 
@@ -137,7 +123,7 @@ def translated() -> Iterator[None]:
         with enough_values(BATCHNORM_NEEDS_TWO):
             yield
     except RuntimeError as error:
-        sentence = next((s for words, s in _TRANSLATED.items() if words in str(error)), None)
+        sentence = next((s for text, s in _TRANSLATED.items() if text in str(error)), None)
         if sentence is None:
             raise
         raise UserError(sentence) from error
@@ -180,65 +166,47 @@ def check_traps(model: nn.Module, moving: Iterable[str]) -> None:
             )
         tokens = isinstance(module, nn.Embedding | nn.EmbeddingBag) and id(module.weight) in ids
         if tokens and module.scale_grad_by_freq:
-            raise UserError(_FREQUENCY.sentence)
+            raise UserError(_FREQUENCY)
 
 
-class Trap(NamedTuple):
-    """Why no influence goes through a call, as a sentence, or none of two steps or more."""
-
-    sentence: str
-    second_order_only: bool = False
-
-
-_HOOK = Trap(
+_HOOK = (
     "a hook on a tensor inside the model may change its gradient, which an influence cannot "
     "follow: remove it (handle.remove())."
 )
-_FREQUENCY = Trap(
+_FREQUENCY = (
     "an embedding scales its gradient by how often a token comes, so that training does not follow "
     "the slope of the loss: use scale_grad_by_freq=False."
 )
-_ROUNDED = Trap(
+_ROUNDED = (
     "the model rounds its numbers (fake quantisation), so that its loss has no slope: measure the "
     "influence before, without it."
 )
-_WEIGHT_NORM = Trap(
+WEIGHT_NORM = (
     "the second derivative of weight_norm that torch computes is wrong, and more than one pseudo "
-    "step needs it: use steps=1.",
-    second_order_only=True,
+    "step needs it: use steps=1."
 )
-_TRAPS: dict[Callable[..., Any], Trap] = {
-    Tensor.register_hook: _HOOK,
-    torch.fake_quantize_per_tensor_affine: _ROUNDED,
-    torch.fake_quantize_per_channel_affine: _ROUNDED,
-    torch.fused_moving_avg_obs_fake_quant: _ROUNDED,
-    torch._weight_norm: _WEIGHT_NORM,
-}
 REWRITTEN = (
     "the model changes its weights in its own forward pass, outside of what is differentiated: "
     "change them after the optimizer's step instead."
 )
-_EMBEDDINGS = (F.embedding, F.embedding_bag)
-_SCALE_GRAD_BY_FREQ = 5  # its place among the arguments of both
+TRAPS: dict[Callable[..., Any], str] = {
+    Tensor.register_hook: _HOOK,
+    torch.fake_quantize_per_tensor_affine: _ROUNDED,
+    torch.fake_quantize_per_channel_affine: _ROUNDED,
+    torch.fused_moving_avg_obs_fake_quant: _ROUNDED,
+    F.embedding: _FREQUENCY,
+    F.embedding_bag: _FREQUENCY,
+}
+"""Calls through which no influence is right; embeddings where they scale by frequency."""
+_SCALE_GRAD_BY_FREQ = 5  # its position among the arguments of both
 
 
-def trap_of_call(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Trap | None:
-    """Return why this call is a trap, if it is one."""
-    if func in _EMBEDDINGS:
-        weight = args[1] if len(args) > 1 else kwargs["weight"]
-        by_place = args[_SCALE_GRAD_BY_FREQ:]
-        scaled = by_place[0] if by_place else kwargs.get("scale_grad_by_freq", False)
-        return _FREQUENCY if scaled and weight.requires_grad else None
-    return _TRAPS.get(func)
-
-
-def check_tape(*traps: str | None) -> None:
-    """Raise if a recorded pass made a call through which no influence is right."""
-    for sentence in traps:
-        if sentence is not None:
-            raise UserError(sentence)
+def scales_by_frequency(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call of an embedding scales its gradient by how often a token comes."""
+    weight = args[1] if len(args) > 1 else kwargs["weight"]
+    positional = args[_SCALE_GRAD_BY_FREQ:]
+    scaled = positional[0] if positional else kwargs.get("scale_grad_by_freq", False)
+    return bool(scaled and weight.requires_grad)
 
 
 def inner(s: Tensor, g: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from metasp.influence.checks import check_finite, example_losses
+from metasp.influence.checks import check_finite, check_losses
 from metasp.influence.checks import check_functional as check_functional
 from metasp.trees import Tree, call
 
@@ -46,8 +46,8 @@ class RandomState:
             accelerator = torch.mps.get_rng_state()
         if torch_only:
             return cls(torch.get_rng_state(), device, accelerator, None, None)
-        others = (random.getstate(), np.random.get_state())
-        return cls(torch.get_rng_state(), device, accelerator, *others)
+        python, numpy = random.getstate(), np.random.get_state()
+        return cls(torch.get_rng_state(), device, accelerator, python, numpy)
 
     def restore(self) -> None:
         """Put all streams back."""
@@ -83,15 +83,15 @@ def attributes_of(model: nn.Module) -> Attributes:
 
 def copied_containers(attributes: Attributes) -> Attributes:
     """Copy the lists, dictionaries and sets among the attributes, which a pass may append to."""
-    found: Attributes = []
+    copied: Attributes = []
     for module, values in attributes:
         fresh = {
             name: copy(value)
             for name, value in values.items()
             if type(value) in _CONTAINERS and name not in _MODULE
         }
-        found.append((module, {**values, **fresh} if fresh else values))
-    return found
+        copied.append((module, {**values, **fresh} if fresh else values))
+    return copied
 
 
 def restore_attributes(attributes: Attributes) -> None:
@@ -120,12 +120,12 @@ class Origin:
         return cls(buffers, attributes, RandomState.capture(device))
 
     @contextmanager
-    def at(self, model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put ``params`` in place of the model's own, from these buffers, attributes and random
-        state, until the block ends; see `with_tensors`."""
+    def at(self, model: nn.Module) -> Iterator[None]:
+        """Let the model start from these buffers, attributes and random state, until the block
+        ends; see `with_tensors`."""
         with kept_attributes(model):
             restore_attributes(copied_containers(self.attributes))
-            with with_tensors(model, {**copies(self.buffers), **params}):
+            with with_tensors(model, copies(self.buffers)):
                 self.random.restore()
                 yield
 
@@ -206,8 +206,8 @@ def kept_values(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for tensor, kept in zip(touched, before):
-            tensor.data.copy_(kept)
+        for tensor, value in zip(touched, before):
+            tensor.data.copy_(value)
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -244,6 +244,13 @@ def differentiable_twice() -> Iterator[None]:
         yield
 
 
+def example_losses(model: nn.Module, loss_fn: Loss, batch: Pair, what: str = "batch") -> Tensor:
+    """Return the losses of a batch, shape (n,), with a graph."""
+    losses = loss_fn(call(model, batch[0]), batch[1])
+    check_losses(losses, len(batch[1]), what)
+    return losses
+
+
 @dataclass(frozen=True)
 class Problem:
     """The losses of a batch as a function of the parameters: everything else is fixed."""
@@ -262,27 +269,15 @@ class Problem:
         values until the block ends. Those that ``theta`` does not name are constants, so that no
         graph is built below the lowest one that it does. The pass itself runs within
         ``recorder``."""
-        with self.origin.at(self.model, {}), with_values(self.model, theta) as params:
+        with self.origin.at(self.model), with_values(self.model, theta) as params:
             with recorder or nullcontext():
-                losses = self._pass()
+                losses = example_losses(self.model, self.loss_fn, self.batch, self.what)
             yield losses, params
-
-    @contextmanager
-    def losses_of_duals(self, duals: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """Yield the losses, shape (n,), with other tensors in place of the parameters."""
-        rest = {k: p.detach() for k, p in self.model.named_parameters() if k not in duals}
-        with self.origin.at(self.model, {**rest, **duals}):
-            yield self._pass()
 
     def mean_loss(self, theta: Mapping[str, Tensor]) -> Tensor:
         """Return the mean of the losses at ``theta``."""
-        with torch.no_grad(), self.origin.at(self.model, {}), with_values(self.model, theta):
-            outputs = call(self.model, self.batch[0])
-            return self.loss_fn(outputs, self.batch[1]).mean()
-
-    def _pass(self) -> Tensor:
-        outputs = call(self.model, self.batch[0])
-        return example_losses(self.loss_fn, outputs, self.batch, self.what)
+        with torch.no_grad(), self.origin.at(self.model), with_values(self.model, theta):
+            return self.loss_fn(call(self.model, self.batch[0]), self.batch[1]).mean()
 
 
 def gradient(problem: Problem, theta: Named) -> tuple[Tensor, Named]:

@@ -6,7 +6,7 @@ the result. It may decline with None; the operation is then simply run again on 
 Rules keep only the values they need, so that the tape costs little memory beyond autograd's own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -52,31 +52,6 @@ class Linearised:
     fan: Tensor | None = None
 
 
-def unstacked(result: Tensor, like: Tensor) -> Tensor:
-    """The directions apart again, after an operation on all of them along the batch."""
-    return result.view(*like.shape[:2], *result.shape[1:])
-
-
-def _sum(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The sum of the parts that are there."""
-    total: Tensor | None = None
-    for part in parts:
-        if part is not None:
-            total = part if total is None else total + part
-    return total
-
-
-def _by_weight(op: Callable[..., Tensor], x: Tensor, dw: Tensor, how: tuple[Any, ...]) -> Tensor:
-    """What tangents of the weight (directions, *shape) make of the input of a convolution, whose
-    stride, padding, dilation and groups are `how`."""
-    *_, groups = how
-    if groups == 1:  # all directions at once, side by side on the output channels
-        both = op(x, dw.flatten(0, 1), None, *how)
-        sides = both.view(both.shape[0], dw.shape[0], -1, *both.shape[2:])
-        return sides.transpose(0, 1)
-    return torch.stack([op(x, one, None, *how) for one in dw])
-
-
 def _convolution(
     op: Callable[..., Tensor],
     out: Tensor,
@@ -88,44 +63,54 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Linearised | None:
-    """The rule of conv1d, conv2d or conv3d (`op`) on a batch."""
+    """Return the rule of conv1d, conv2d or conv3d (`op`) on a batch."""
     if input.dim() != weight.dim():
         return None
-    how = (stride, padding, dilation, groups)
+    settings = (stride, padding, dilation, groups)
     x, w = input.detach(), weight.detach()
+
+    def by_weight(dw: Tensor, values: Tensor) -> Tensor:
+        if groups > 1:
+            return torch.stack([op(values, one, None, *settings) for one in dw])
+        # All directions at once, side by side on the output channels.
+        sides = op(values, dw.flatten(0, 1), None, *settings)
+        return sides.view(sides.shape[0], dw.shape[0], -1, *sides.shape[2:]).transpose(0, 1)
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         dx, dw, db = (*tangents, None)[:3]
         total: Tensor | None = None
         if dx is not None:
-            total = unstacked(op(dx.flatten(0, 1), w, None, *how), dx)
+            moved = op(dx.flatten(0, 1), w, None, *settings)
+            total = moved.view(*dx.shape[:2], *moved.shape[1:])
         if dw is not None:
-            part = _by_weight(op, layout.of(x), dw, how)
-            total = part if total is None else total.add_(part)
+            term = by_weight(dw, layout.of(x))
+            total = term if total is None else total.add_(term)
         if db is not None:
-            part = db.reshape(db.shape[0], 1, -1, *[1] * (w.dim() - 2))
-            total = part.expand(-1, *out_shape) if total is None else total + part
+            term = db.reshape(db.shape[0], 1, -1, *[1] * (w.dim() - 2))
+            total = term.expand(-1, *out_shape) if total is None else total + term
         return [total]
 
     out_shape = tuple(out.shape)
     inputs = (input, weight) if bias is None else (input, weight, bias)
-    called = Convolved.of(w.dim() - 2, *how)
+    called = Convolved.of(w.dim() - 2, *settings)
     bend = None if called is None else bend_convolution(inputs, called)
     return Linearised(inputs, push, (x, w), bend=bend)
 
 
 def _linear(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linearised:
+    """Return the rule of a linear layer on rows or sequences of them."""
     x, w, out_shape = input.detach(), weight.detach(), tuple(out.shape)
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         dx, dw, db = (*tangents, None)[:3]
         total = F.linear(dx, w) if dx is not None else None
         if dw is not None:
-            part = torch.matmul(x.reshape(-1, x.shape[-1]), dw.transpose(1, 2))
-            total = _sum((total, part.reshape(dw.shape[0], *out_shape)))
+            term = torch.matmul(x.reshape(-1, x.shape[-1]), dw.transpose(1, 2))
+            term = term.reshape(dw.shape[0], *out_shape)
+            total = term if total is None else total + term
         if db is not None:
-            part = db.reshape(db.shape[0], *[1] * (len(out_shape) - 1), -1)
-            total = part.expand(-1, *out_shape) if total is None else total + part
+            term = db.reshape(db.shape[0], *[1] * (len(out_shape) - 1), -1)
+            total = term.expand(-1, *out_shape) if total is None else total + term
         return [total]
 
     inputs = (input, weight) if bias is None else (input, weight, bias)
@@ -172,55 +157,53 @@ def normalised(
     eps: float,
     over: tuple[int, Callable[[Tensor], Tensor]] | None,
 ) -> Linearised:
-    """The linearised form of batch normalisation of (input, weight, bias) by a mean and 1/std.
-    ``over`` says of how many values per channel these are the statistics, and makes sums (2,
+    """Return the linearised form of batch normalisation of (input, weight, bias) by a mean and
+    1/std. ``over`` says of how many values per channel these are the statistics, and makes sums (2,
     channels) over all of them of those over the rows at hand; None: the statistics are constant."""
-    input, weight, bias = read
-    x, w = input.detach(), None if weight is None else weight.detach()
+    x, w = read[0].detach(), None if read[1] is None else read[1].detach()
+    scale = inverse if w is None else w * inverse
+    zero = torch.zeros_like(inverse)
 
-    def one(x: Tensor, parts: Sequence[Tensor | None], into: Tensor) -> None:
-        dx, dw, db = parts
-        scale = inverse if w is None else w * inverse
-        slope = torch.zeros_like(inverse) if dw is None else dw
-        shift = torch.zeros_like(inverse) if db is None else db
+    def one(
+        values: Tensor, dx: Tensor | None, dw: Tensor | None, db: Tensor | None, into: Tensor
+    ) -> None:
+        slope, shift = zero if dw is None else dw, zero if db is None else db
         if dx is not None and over is not None:
             _, dot, total = torch.ops.aten.native_batch_norm_backward(
-                dx, x, w, None, None, mean, inverse, True, eps, [False, True, True]
+                dx, values, w, None, None, mean, inverse, True, eps, [False, True, True]
             )
-            values, whole = over
-            dot, total = whole(torch.stack([dot, total]))
-            slope = slope - scale * dot / values
-            shift = shift - scale * total / values
+            count, sum_all = over
+            dot, total = sum_all(torch.stack([dot, total]))
+            slope = slope - scale * dot / count
+            shift = shift - scale * total / count
         slope = slope * inverse
-        affine(dx, scale, x, slope, shift - slope * mean, into)
+        affine(dx, scale, values, slope, shift - slope * mean, into)
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
-        parts = list(tangents)
-        dx = parts.pop(0)
-        dw = parts.pop(0) if weight_there else None
-        db = parts.pop(0) if bias_there else None
-        count = next(t.shape[0] for t in tangents if t is not None)
+        remaining = iter(tangents)
+        moves = [next(remaining) if present else None for present in there]
+        count = next(len(t) for t in moves if t is not None)
         values = layout.of(x)
         result = room_like(values, count)
         for d in range(count):
-            one(values, [None if t is None else t[d] for t in (dx, dw, db)], result[d])
+            dx, dw, db = (None if t is None else t[d] for t in moves)
+            one(values, dx, dw, db, result[d])
         return [result]
 
-    weight_there, bias_there = weight is not None, bias is not None
+    there = [tensor is not None for tensor in read]
     inputs = tuple(t for t in read if t is not None)
     return Linearised(inputs, push, (x,) if w is None else (x, w))
 
 
 def _relu(out: Tensor, input: Tensor, inplace: bool = False) -> Linearised:
+    """Return the rule of a ReLU, linearised by its result."""
     y = out.detach()
-
-    def push(tangents: Tangents, layout: Layout) -> Tangents:
-        (dx,) = tangents
-        assert dx is not None
-        return [pull(dx, layout)[0]]
 
     def pull(bent: Tensor, layout: Layout) -> Tangents:
         return [torch.ops.aten.threshold_backward(bent, layout.of(y).unsqueeze(0), 0)]
+
+    def push(tangents: Tangents, layout: Layout) -> Tangents:
+        return [None if t is None else pull(t, layout)[0] for t in tangents]
 
     return Linearised((input,), push, (y,), pull=pull)
 
@@ -228,113 +211,63 @@ def _relu(out: Tensor, input: Tensor, inplace: bool = False) -> Linearised:
 def _dropout(
     out: Tensor, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Linearised | None:
+    """Return the rule of dropout, where its graph holds what it multiplied by."""
     node = out.grad_fn
-    if not training or p == 0.0 or getattr(node, "name", str)() != "MulBackward0":
+    noise = getattr(node, "_saved_other", None)
+    if getattr(node, "name", str)() != "MulBackward0" or not isinstance(noise, Tensor):
         return None
-    noise = node._saved_other  # type: ignore[union-attr]
-    if not isinstance(noise, Tensor) or noise.shape != out.shape:
-        return None
-
-    def push(tangents: Tangents, layout: Layout) -> Tangents:
-        (dx,) = tangents
-        return [None if dx is None else dx * layout.of(noise)]
 
     def pull(bent: Tensor, layout: Layout) -> Tangents:
         return [bent * layout.of(noise)]
 
+    def push(tangents: Tangents, layout: Layout) -> Tangents:
+        return [None if t is None else pull(t, layout)[0] for t in tangents]
+
     return Linearised((input,), push, (noise,), pull=pull)
 
 
-def _add(sign: int) -> Callable[..., Linearised | None]:
-    """The rule of ``a + alpha * b`` (or minus), in place or not, with broadcasting."""
+def _add(
+    sign: int, out: Tensor, input: Tensor, other: Any, *, alpha: float = 1
+) -> Linearised | None:
+    """Return the rule of ``a + alpha * b`` (or minus), in place or not, of two tensors of one
+    shape, or of a tensor and a number."""
+    pair = (input, other) if isinstance(other, Tensor) else (input,)
+    factors = (1, sign * alpha)
+    if any(t.dtype != out.dtype or t.shape != out.shape for t in pair):
+        return None
 
-    def rule(out: Tensor, input: Any, other: Any, *, alpha: float = 1) -> Linearised | None:
-        pair = [(t, f) for t, f in ((input, 1), (other, sign * alpha)) if isinstance(t, Tensor)]
-        if any(t.dtype != out.dtype for t, _ in pair):
-            return None
-        shape, factors = tuple(out.shape), [f for _, f in pair]
-        shapes = [tuple(t.shape) for t, _ in pair]
-        dims = [len(s) for s in shapes]
+    def push(tangents: Tangents, layout: Layout) -> Tangents:
+        terms = [t if f == 1 else t * f for t, f in zip(tangents, factors) if t is not None]
+        return [terms[0] if len(terms) == 1 else terms[0] + terms[1]]
 
-        def spread(tangent: Tensor, dim: int) -> Tensor:
-            pad = [1] * (len(shape) - dim)
-            return tangent.reshape(tangent.shape[0], *pad, *tangent.shape[1:])
+    def pull(bent: Tensor, layout: Layout) -> Tangents:
+        return [bent if f == 1 else bent * f for _, f in zip(pair, factors)]
 
-        def push(tangents: Tangents, layout: Layout) -> Tangents:
-            parts = [
-                spread(t if f == 1 else t * f, dim)
-                for t, f, dim in zip(tangents, factors, dims)
-                if t is not None
-            ]
-            total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-            return [total.expand(total.shape[0], *shape)]
-
-        def pull(bent: Tensor, layout: Layout) -> Tangents:
-            parts = [bent if f == 1 else bent * f for f in factors]
-            return [
-                part.sum_to_size(len(bent), *[1] * (len(shape) - len(s)), *s).reshape(len(bent), *s)
-                for part, s in zip(parts, shapes)
-            ]
-
-        return Linearised(tuple(t for t, _ in pair), push, pull=pull)
-
-    return rule
+    return Linearised(pair, push, pull=pull)
 
 
 def _flatten(out: Tensor, input: Tensor, *_: Any, **__: Any) -> Linearised:
-    shape, before = tuple(out.shape), tuple(input.shape)
-
-    def push(tangents: Tangents, layout: Layout) -> Tangents:
-        (dx,) = tangents
-        assert dx is not None
-        return [dx.reshape(dx.shape[0], *shape)]
-
-    def pull(bent: Tensor, layout: Layout) -> Tangents:
-        return [bent.reshape(len(bent), *before)]
-
-    return Linearised((input,), push, pull=pull)
+    """Return the rule of an operation that gives the same numbers another shape."""
+    shape, before = out.shape, input.shape
+    return Linearised(
+        (input,),
+        lambda tangents, layout: [t if t is None else t.reshape(len(t), *shape) for t in tangents],
+        pull=lambda bent, layout: [bent.reshape(len(bent), *before)],
+    )
 
 
-def _per_image(op: Callable[..., Tensor]) -> Callable[..., Linearised | None]:
-    """The rule of a linear operation on each image of a batch, such as average pooling."""
-
-    def rule(out: Tensor, input: Tensor, *args: Any, **kwargs: Any) -> Linearised | None:
-        if input.dim() != 4:
-            return None
-        shape = tuple(input.shape)
-
-        def push(tangents: Tangents, layout: Layout) -> Tangents:
-            (dx,) = tangents
-            assert dx is not None
-            return [unstacked(op(dx.flatten(0, 1), *args, **kwargs), dx)]
-
-        def pull(bent: Tensor, layout: Layout) -> Tangents:
-            with torch.enable_grad():  # its gradient is the same wherever it is taken
-                where = bent.new_zeros(len(bent) * shape[0], *shape[1:]).requires_grad_()
-                found = op(where, *args, **kwargs)
-            (grad,) = torch.autograd.grad(found, where, bent.flatten(0, 1))
-            return [unstacked(layout.of(grad), bent)]
-
-        return Linearised((input,), push, pull=pull)
-
-    return rule
-
-
-Rule = Callable[..., Linearised | None]
-
-RULES: dict[Callable[..., Any], Rule] = {
+RULES: dict[Callable[..., Any], Callable[..., Linearised | None]] = {
     F.conv1d: partial(_convolution, F.conv1d),
     F.conv2d: partial(_convolution, F.conv2d),
     F.conv3d: partial(_convolution, F.conv3d),
     F.linear: _linear,
     F.batch_norm: _batch_norm,
     F.dropout: _dropout,
-    F.avg_pool2d: _per_image(F.avg_pool2d),
-    F.adaptive_avg_pool2d: _per_image(F.adaptive_avg_pool2d),
     **dict.fromkeys((F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), _relu),
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_), _add(1)),
-    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.sub_), _add(-1)),
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_), partial(_add, 1)),
+    **dict.fromkeys((torch.sub, Tensor.sub, Tensor.sub_), partial(_add, -1)),
     **dict.fromkeys(
         (torch.flatten, Tensor.flatten, Tensor.view, Tensor.reshape, torch.reshape), _flatten
     ),
 }
+"""The rule of each operation that has one, called with its result before its arguments."""

@@ -5,6 +5,9 @@ two small ones: that of what enters the layer, and that of the gradients at its 
 of a single example is formed where all parameters are in such layers.
 """
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,17 +18,15 @@ from metasp.influence.checks import (
     Disagree,
     check_functional,
     check_slopes,
-    check_tape,
     check_traps,
     checked_pair,
 )
-from metasp.influence.fallback import one_by_one
 from metasp.influence.functional import (
     LossOf,
     Named,
     Outputs,
     Pair,
-    dense,
+    copies,
     kept_random_state,
     kept_values,
 )
@@ -49,14 +50,15 @@ def influence_matrix(
     examples): what `example_influence` tends to for small steps, on each goal alone; negative is
     helpful. The model stays as it is."""
     check_functional(model)
-    plan = make_plan(model, lr).copied()
+    plan = make_plan(model, lr)
+    plan = replace(plan, params=copies(plan.params))  # a pass may write into them
     check_traps(model, plan.params)
     device = next(iter(plan.params.values())).device
     batch, goal = checked_pair(batch, device, "batch"), checked_pair(goal, device, "goal")
     with kept_random_state(device), kept_values(model), torch.enable_grad():
         goals, examples = (record_in_scope(model, loss_fn, pair, plan) for pair in (goal, batch))
         for recorded in (goals, examples):
-            check_tape(recorded.tape.trap)
+            recorded.tape.check(steps=1)
         products = _by_layers(goals, examples)
         if products is None:
             products = _by_gradients(goals, examples, list(plan.params))
@@ -66,82 +68,68 @@ def influence_matrix(
 def _by_layers(goals: Recorded, examples: Recorded) -> Tensor | None:
     """Return the inner products of gradients, where each parameter is in one linear layer of
     rows."""
-    layers = [_layers(recorded) for recorded in (goals, examples)]
-    if layers[0] is None or layers[1] is None or len(layers[0]) != len(layers[1]):
+    ahead, layers = _layers(goals), _layers(examples)
+    if not ahead or [layer.params for layer in ahead] != [layer.params for layer in layers]:
         return None
-    total: Tensor | None = None
-    for (x, delta, params), (z, other, same) in zip(*layers):
-        if params != same:
-            return None
-        part = delta @ other.T
-        part *= (x @ z.T).add_(len(params) - 1)  # a bias is the weight of an input of one
-        total = part if total is None else total.add_(part)
+    total = torch.zeros(len(goals.losses), len(examples.losses)).to(goals.losses)
+    for goal, layer in zip(ahead, layers):
+        product = goal.delta @ layer.delta.T
+        biases = len(layer.params) - 1  # a bias is the weight of an input of one
+        total += product.mul_((goal.entering @ layer.entering.T).add_(biases))
     return total
 
 
-def _layers(recorded: Recorded) -> list[tuple[Tensor, Tensor, tuple[int, ...]]] | None:
-    """Return of each linear layer what enters it, the gradient at its outputs, and its parameters;
-    None where the network is not made of linear layers and functions of single numbers alone."""
-    tape = recorded.tape
-    if not tape.usable():
-        return None
-    layers = [entry for entry in tape.entries if entry.how.fan is not None]
-    others = [entry for entry in tape.entries if entry.how.fan is None]
-    plain = all(
-        entry.func in ELEMENTWISE and len(entry.inputs) == 1 and entry.inputs[0] not in tape.leaves
-        for entry in others
-    )
-    slots = [tuple(s for s in entry.inputs if s in tape.leaves) for entry in layers]
-    used = [slot for group in slots for slot in group]
-    if not plain or not layers or len(set(used)) != len(used):
-        return None
-    n = len(recorded.losses)
-    fans = [entry.how.fan for entry in layers if entry.how.fan is not None]
-    weighted = all(entry.inputs[1] in tape.leaves for entry in layers)
-    if not weighted or any(entry.inputs[0] in tape.leaves for entry in layers):
-        return None
-    if any(len(fan) != n for fan in fans):
-        return None
-    ends = [entry.ends[0] for entry in layers]
+class _Layer(NamedTuple):
+    """A linear layer in a pass: what enters it (n, d), the gradient at its outputs (n, k), and the
+    ids of its parameters, a weight and perhaps a bias."""
+
+    entering: Tensor
+    delta: Tensor
+    params: tuple[int, ...]
+
+
+def _layers(recorded: Recorded) -> list[_Layer]:
+    """Return the linear layers of a pass; none where the network is not made of linear layers,
+    each used once, and functions of single numbers alone."""
+    tape, n = recorded.tape, len(recorded.losses)
+    layers, ends, used = [], [], []
+    for entry in tape.entries:
+        params = [slot for slot in entry.inputs if slot in tape.leaves]
+        entering = entry.linear.fan
+        if entering is not None and len(entering) == n and params == list(entry.inputs[1:]):
+            ids = tuple(id(leaf) for slot, leaf in tape.leaves.items() if slot in params)
+            layers.append((entering, ids))
+            ends.append(entry.ends[0])
+            used += params
+        elif entry.func not in ELEMENTWISE or len(entry.inputs) != 1 or params:
+            return []
+    if not tape.usable() or not layers or len(set(used)) != len(used):
+        return []
     deltas = torch.autograd.grad(recorded.losses.sum(), ends, retain_graph=True)
-    params = [tuple(id(tape.leaves[slot]) for slot in group) for group in slots]
-    return list(zip(fans, deltas, params))
+    return [_Layer(entering, delta, ids) for (entering, ids), delta in zip(layers, deltas)]
 
 
 def _by_gradients(goals: Recorded, examples: Recorded, names: list[str]) -> Tensor:
     """Return the same for any model: the gradient of each goal, along which the losses of the
     examples are pushed."""
-    mean = _gradient(examples, examples.losses.mean(), names)
-    parts = []
-    for some in torch.split(goals.losses, CHUNK):
-        rows = [_gradient(goals, loss, names) for loss in some]
+    mean, loss = _gradient(examples, examples.losses.mean(), names), examples.losses.detach()
+    products = []
+    for chunk in torch.split(goals.losses, CHUNK):
+        rows = [_gradient(goals, goal, names) for goal in chunk]
         along = {k: torch.stack([row[k] for row in rows]) for k in names}
-        product = _slopes(examples, along)
         try:
-            check_slopes(product, along, mean, examples.losses.detach().abs().mean())
+            product = examples.products(along)
+        except Unsupported:
+            product = examples.products_one_by_one(along)
+        try:
+            check_slopes(product, along, mean, loss.abs().mean())
         except Disagree as error:
             raise UserError(DISAGREE) from error
-        parts.append(product)
-    return torch.cat(parts)
+        products.append(product)
+    return torch.cat(products)
 
 
 def _gradient(recorded: Recorded, loss: Tensor, names: list[str]) -> Named:
-    """Return the gradient of a loss for each parameter."""
-    leaves = [recorded.params[name] for name in names]
-    grads = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
-    return {
-        k: torch.zeros_like(p) if g is None else dense(g) for k, p, g in zip(names, leaves, grads)
-    }
-
-
-def _slopes(recorded: Recorded, along: Named) -> Tensor:
-    """Return the slope of each loss along each direction, by the tape or one example at a time."""
-    count, tape = next(iter(along.values())).shape[0], recorded.tape
-    if tape.usable():
-        seeds = tape.seeds({id(recorded.params[k]): t for k, t in along.items()})
-        try:
-            with torch.no_grad():
-                return tape.push(seeds, (count, len(recorded.losses)))
-        except Unsupported:
-            pass
-    return one_by_one(recorded.losses, recorded.params, along)
+    """Return the gradient of a loss for each parameter, zero for those that it does not use."""
+    grads = recorded.gradient(loss, names)
+    return {k: grads[k] if k in grads else torch.zeros_like(recorded.params[k]) for k in names}

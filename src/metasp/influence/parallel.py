@@ -10,8 +10,8 @@ lead from what all have in common to shares of it, and back:
     taken     common -> shares   each takes its rows; backward: all rows again
     gathered  shares -> common   all rows again; backward: each takes its rows
 
-Each is linear, and the backward pass of one is another of them, so derivatives of any order,
-forward and backward, are those of one process.
+Each is linear, and the backward pass of one is another of them, so derivatives of any order are
+those of one process.
 """
 
 import atexit
@@ -172,10 +172,6 @@ class _Copied(Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         return (None, *applied(_Summed, ctx.ranks, ctx.like, *grads))
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Any:
-        return tuple(None if t is None else t.view_as(t) for t in tangents)
-
 
 class _Summed(Function):
     @staticmethod
@@ -190,10 +186,6 @@ class _Summed(Function):
         copies = iter(applied(_Copied, ctx.ranks, *there) if there else ())
         return (None, None, *(None if grad is None else next(copies) for grad in grads))
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> Any:
-        return applied(_Summed, ctx.ranks, ctx.like, *tangents)
-
 
 class _Taken(Function):
     @staticmethod
@@ -206,10 +198,6 @@ class _Taken(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         return None, applied(_Gathered, ctx.share, grad, ctx.dim), None
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, tangent: Tensor, __: None) -> Any:
-        return applied(_Taken, ctx.share, tangent, ctx.dim)
-
 
 class _Gathered(Function):
     @staticmethod
@@ -220,10 +208,6 @@ class _Gathered(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         return None, applied(_Taken, ctx.share, grad, ctx.dim), None
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, tangent: Tensor, __: None) -> Any:
-        return applied(_Gathered, ctx.share, tangent, ctx.dim)
 
 
 def copied(ranks: Ranks, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -19,22 +19,12 @@ from metasp.influence.functional import (
     Origin,
     Pair,
     Problem,
-    copies,
     gradient,
     kept_random_state,
     kept_values,
     uncompiled,
 )
-from metasp.influence.optimizers import (
-    Adjoint,
-    Rule,
-    SGDUpdate,
-    State,
-    Stepped,
-    Update,
-    clipped,
-    update_of,
-)
+from metasp.influence.updates import Adjoint, State, Stepped, Update, clipped, sgd, update_of
 
 Scope = None | str | Callable[[str], bool]
 
@@ -54,10 +44,6 @@ class Plan:
         params = {k: v for k, v in self.params.items() if k in chosen}
         return replace(self, params=params, update=self.update.restrict(params))
 
-    def copied(self) -> "Plan":
-        """Return the same plan from copies of the parameters, into which a pass may write."""
-        return replace(self, params=copies(self.params))
-
     def cold(self) -> "Plan":
         """Return the same plan for an optimizer that has not taken a step yet."""
         return replace(self, update=self.update.cold())
@@ -69,39 +55,32 @@ class Plan:
         shorter, unclip = clipped({k: grads[k] for k in self.params}, self.clip)
         taken = self.update.step(theta, shorter, state)
 
-        def back(p: Named, q: State | None, whole: bool) -> Adjoint:
-            adjoint = taken.back(p, q, whole)
-            gradient = adjoint.gradient
-            decayed = {k: adjoint.theta[k] + gradient[k] * d for k, d in adjoint.decay.items()}
-            return Adjoint(unclip(gradient), decayed or adjoint.theta, adjoint.state, {})
+        def back(p: Named, q: State, earlier: bool) -> Adjoint:
+            adjoint = taken.back(p, q, earlier)
+            return adjoint._replace(gradient=unclip(adjoint.gradient))
 
         return taken._replace(back=back)
 
 
-def in_scope(name: str, scope: Scope) -> bool:
-    """Return whether a parameter belongs to the scope: all, a prefix of names, or a predicate."""
-    if scope is None:
-        return True
-    return name.startswith(scope) if isinstance(scope, str) else bool(scope(name))
-
-
 def make_plan(
     model: nn.Module,
-    rule: "float | Rule | torch.optim.Optimizer",
+    optimizer: float | torch.optim.Optimizer,
     scope: Scope = None,
     lr: float | None = None,
     clip: float | None = None,
 ) -> Plan:
-    """Return who moves and how: the trainable parameters in scope (and in the optimizer, if given).
-    A ``lr`` replaces the optimizer's."""
-    named = {k: p for k, p in model.named_parameters() if p.requires_grad and in_scope(k, scope)}
-    if isinstance(rule, torch.optim.Optimizer):
-        moved = {id(p) for group in rule.param_groups for p in group["params"]}
+    """Return who moves and how: the trainable parameters in scope (and in the optimizer, if one is
+    given rather than a learning rate). A ``lr`` replaces the optimizer's."""
+    named = {k: p for k, p in model.named_parameters() if p.requires_grad}
+    if scope is not None:  # a prefix of names, or a predicate on them
+        chosen = (lambda name: name.startswith(scope)) if isinstance(scope, str) else scope
+        named = {k: p for k, p in named.items() if chosen(k)}
+    if isinstance(optimizer, torch.optim.Optimizer):
+        moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named = {k: p for k, p in named.items() if id(p) in moved}
-        update = update_of(rule, named)
+        update = update_of(optimizer, named)
     else:
-        one = rule if isinstance(rule, Rule) else Rule(float(rule))
-        update = SGDUpdate(dict.fromkeys(named, one), dict.fromkeys(named))
+        update = sgd(float(optimizer), named)
     if not named:
         raise UserError(
             "no trainable parameter is in scope: check the scope's name, requires_grad, "
@@ -118,20 +97,20 @@ def virtual_parameters(
     model: nn.Module,
     loss_fn: Loss,
     batch: Pair,
-    rule: "float | Rule | torch.optim.Optimizer",
+    optimizer: float | torch.optim.Optimizer,
     steps: int = 1,
     scope: Scope = None,
     clip_norm: float | None = None,
 ) -> Named:
     """Return the parameters after ``steps`` steps on the batch's mean loss, by name.
 
-    ``rule`` is a learning rate, a `Rule` of SGD or an optimizer of torch (with its state).
+    ``optimizer`` is one of torch (with its state), or a learning rate.
     The model, its buffers, the optimizer and the random state stay as they are. Parameters that
     do not move (frozen, out of scope, unused) are not in the answer.
     """
     check_steps(steps)
     check_functional(model)
-    plan = make_plan(model, rule, scope, clip=clip_norm)
+    plan = make_plan(model, optimizer, scope, clip=clip_norm)
     check_traps(model, plan.params)
     device = next(iter(plan.params.values())).device
     batch = checked_pair(batch, device, "batch")

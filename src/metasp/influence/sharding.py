@@ -9,12 +9,10 @@ ranks, forward, backward and in tangents. Other layers must treat examples one b
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as fw
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -38,6 +36,7 @@ class OverRanks(TorchFunctionMode):
     def __init__(self, share: Share) -> None:
         super().__init__()
         self.share = share
+        self.attending = False
 
     def __torch_function__(
         self,
@@ -51,12 +50,28 @@ class OverRanks(TorchFunctionMode):
             return self._batch_norm(*args, **kwargs)
         if func in _DROPPING:
             return self._dropout(func, *args, **kwargs)
-        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
+        if func is F.scaled_dot_product_attention and (kwargs.get("dropout_p") or any(args[4:5])):
+            return self._attention(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with self._within_attention(), self:
+                return _multi_head_attention(*args, **kwargs)
+        before = torch.get_rng_state()
+        out = func(*args, **kwargs)
+        one_number = isinstance(out, Tensor) and out.numel() == 1
+        if not one_number and not torch.equal(before, torch.get_rng_state()):
             raise UserError(
-                "attention with dropout cannot be split over processes: set its dropout to 0, or "
-                "use one process."
+                f"{getattr(func, '__name__', func)} inside the model draws random numbers, and "
+                "only dropout can be split over processes: leave it out, or use one process."
             )
-        return func(*args, **kwargs)
+        return out
+
+    @contextmanager
+    def _within_attention(self) -> Iterator[None]:
+        self.attending = True
+        try:
+            yield
+        finally:
+            self.attending = False
 
     def _batch_norm(
         self,
@@ -82,18 +97,55 @@ class OverRanks(TorchFunctionMode):
         training: bool = True,
         inplace: bool = False,
     ) -> Tensor:
-        if not training or p == 0:
-            return input
-        share = self.share
-        with torch.no_grad():  # what all rows draw in one process
-            whole = torch.ones(
-                (share.count, *input.shape[1:]), dtype=input.dtype, device=input.device
+        return input * self._noise(func, input, p) if training and p > 0 else input
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **settings: Any,
+    ) -> Tensor:
+        weights = query.new_empty(*query.shape[:-1], key.shape[-2])
+        mask = self._noise(F.dropout, weights, dropout_p) != 0
+        out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, mask, **settings
+        )[0]
+        return out
+
+    @torch.no_grad()
+    def _noise(self, func: Callable[..., Tensor], input: Tensor, p: float) -> Tensor:
+        """Return what dropout multiplies these rows by in one process. That draws for the rows of
+        all ranks, in the order in which they lie in memory."""
+        rows, sizes = self.share.own, list(input.shape)
+        length = rows.stop - rows.start
+        axes = [d for d, size in enumerate(sizes) if size == length]
+        if self.attending or 0 in axes:
+            axes = [0]
+        if len(axes) != 1:
+            raise UserError(
+                "dropout inside this model cannot be split over processes, for it is not clear "
+                "which axis has the examples: make it the first one, or use one process."
             )
-            noise = func(whole, p, True)[share.own]
-        return input * noise
+        (dim,) = axes
+        per_example = sizes[dim] // length  # the heads of an example's attention
+        sizes[dim] = self.share.count * per_example
+        strides = input.stride()
+        order = sorted(range(len(sizes)), key=lambda d: (-strides[d], -input.shape[d]))
+        ones = torch.empty_permuted(sizes, order, dtype=input.dtype, device=input.device).fill_(1)
+        return func(ones, p, True).narrow(dim, rows.start * per_example, length * per_example)
 
 
 _DROPPING = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+_multi_head_attention = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda _: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+"""The function of torch, whose parts a mode sees; the function itself hides them."""
 
 
 def split_over_ranks(model: nn.Module, ranks: Ranks) -> None:
@@ -104,6 +156,9 @@ def split_over_ranks(model: nn.Module, ranks: Ranks) -> None:
     if callable(getattr(kind, "features", None)):
         body["features"] = _sharing(getattr(kind, "features"), ranks)  # noqa: B009
     model.__class__ = type(kind.__name__, (kind,), body)
+    for module in model.modules():
+        if type(module) is nn.SyncBatchNorm:
+            module.__class__ = _Unsynchronised
 
 
 def _sharing(passing: Callable[..., Any], ranks: Ranks) -> Callable[..., Any]:
@@ -113,10 +168,9 @@ def _sharing(passing: Callable[..., Any], ranks: Ranks) -> Callable[..., Any]:
         if HERE.get() is not None:  # a pass within a pass
             return passing(self, *args, **kwargs)
         count = next(len(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        with _plain_statistics(self):
-            if count < ranks.size:  # too few to share: each computes all of them
-                return passing(self, *args, **kwargs)
-            return _pass(self, passing, Share(ranks, count), (args, kwargs))
+        if count < ranks.size:  # too few to share: each rank computes all of them
+            return passing(self, *args, **kwargs)
+        return _pass(self, passing, Share(ranks, count), (args, kwargs))
 
     return shared
 
@@ -155,23 +209,11 @@ def _under_way(share: Share) -> Iterator[None]:
         HERE.reset(before)
 
 
-@contextmanager
-def _plain_statistics(model: nn.Module) -> Iterator[None]:
-    """torch's SyncBatchNorm as an ordinary one, whose statistics are then those of all rows: its
-    own way runs on GPUs alone, and cannot be differentiated again."""
-    synchronised = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.SyncBatchNorm) and "forward" not in vars(module)
-    ]
-    for module in synchronised:
-        unshared = partial(nn.modules.batchnorm._BatchNorm.forward, module)
-        module.forward = unshared  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for module in synchronised:
-            del module.forward
+class _Unsynchronised(nn.SyncBatchNorm):
+    """torch's SyncBatchNorm as an ordinary BatchNorm, whose statistics are then those of all rows:
+    its own way runs on GPUs alone, and cannot be differentiated again."""
+
+    forward = nn.modules.batchnorm._BatchNorm.forward
 
 
 Statistics = tuple[Tensor, Tensor]
@@ -191,15 +233,15 @@ def batch_norm(
     """Batch normalisation in training mode, with the statistics of all ranks' rows. The result
     knows them, for the tape: its attribute `statistics` is (mean, 1/std, values per channel)."""
     if has_torch_function((input,)):
-        found: Tensor = handle_torch_function(
+        out: Tensor = handle_torch_function(
             batch_norm, (input,), share, input, running_mean, running_var, weight, bias,
             momentum, eps,
         )  # fmt: skip
-        return found
+        return out
     count = values(share, input)
     if count < 2:
         raise ValueError("Expected more than 1 value per channel when training")  # as torch says
-    if whole_precision(input) and not any(map(has_tangent, (input, weight, bias))):
+    if input.dtype in (torch.float32, torch.float64):
         out, mean, variance = applied(_Normalised, share, input, weight, bias, eps)
     else:
         out, (mean, variance) = written_out(share, input, weight, bias, eps)
@@ -208,29 +250,19 @@ def batch_norm(
         if running_mean is not None and running_var is not None:
             running_mean.lerp_(mean.to(running_mean), momentum)
             running_var.lerp_((variance * (count / (count - 1))).to(running_var), momentum)
-    out.statistics = (mean, (variance + eps).rsqrt(), count)
-    return out  # type: ignore[no-any-return]
+    out.statistics = (mean, (variance + eps).rsqrt(), count)  # type: ignore[attr-defined]
+    return out
 
 
 def values(share: Share, input: Tensor) -> int:
-    """How many values each channel has on all ranks."""
+    """Return how many values each channel has on all ranks."""
     return share.count * (input.numel() // (len(input) * input.shape[1]))
-
-
-def whole_precision(input: Tensor) -> bool:
-    return input.dtype in (torch.float32, torch.float64)
-
-
-def has_tangent(tensor: Tensor | None) -> bool:
-    if tensor is None:
-        return False
-    return fw.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def written_out(
     share: Share, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Statistics]:
-    """The same in parts that have derivatives of every order."""
+    """Compute batch normalisation from operations that have derivatives of every order."""
     dims, view = [0, *range(2, input.dim())], (1, -1, *[1] * (input.dim() - 2))
     count = values(share, input)
     x = input.to(torch.promote_types(input.dtype, torch.float32))
@@ -269,8 +301,8 @@ class _Normalised(Function):
             wanted = [t for t in (input, weight, bias) if t is not None and t.requires_grad]
             out = written_out(share, input, weight, bias, eps)[0]
             grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
-            known = {id(t): next(grads) for t in wanted}
-            return None, *(known.get(id(t)) for t in (input, weight, bias)), None
+            by = {id(t): next(grads) for t in wanted}
+            return None, *(by.get(id(t)) for t in (input, weight, bias)), None
         inverse = (variance + eps).rsqrt()
         _, dot, sum_ = torch.ops.aten.native_batch_norm_backward(
             grad, input, weight, None, None, mean, inverse, True, eps, [False, True, True]
@@ -285,21 +317,21 @@ class _Normalised(Function):
 
 @torch.no_grad()
 def statistics(share: Share, input: Tensor) -> Statistics:
-    """Of the rows of all ranks, from those of each rank's own."""
+    """Return the statistics of the rows of all ranks, from those of this rank's rows."""
     ranks = share.ranks
-    own = torch.stack(torch.batch_norm_update_stats(input, None, None, 0.0))
-    each = ranks.all_rows(own[None], range(ranks.size + 1), 0)  # (ranks, 2, channels)
+    local = torch.stack(torch.batch_norm_update_stats(input, None, None, 0.0))
+    by_rank = ranks.all_rows(local[None], range(ranks.size + 1), 0)  # (ranks, 2, channels)
     rows = torch.tensor(share.bounds, dtype=input.dtype, device=input.device).diff()
     weights = (rows / share.count)[:, None]
-    means, variances = each.unbind(1)
+    means, variances = by_rank.unbind(1)
     mean = (weights * means).sum(0)
     return mean, (weights * (variances + (means - mean).square())).sum(0)
 
 
 def all_sums(share: Share, own: Tensor) -> Tensor:
-    """The sums over all ranks."""
-    (found,) = share.ranks.sums([own], [Like.of(own)])
-    return own if found is None else found
+    """Return the sums over all ranks."""
+    (summed,) = share.ranks.sums([own], [Like.of(own)])
+    return own if summed is None else summed
 
 
 def _batch_norm_rule(out: Tensor, share: Share, input: Tensor, *more: Any) -> Linearised | None:

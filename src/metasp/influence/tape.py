@@ -11,7 +11,7 @@ takes a slower exact path. A tape is never approximately right.
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,11 +24,13 @@ from torch.overrides import TorchFunctionMode
 from metasp.errors import UserError
 from metasp.influence.checks import (
     REWRITTEN,
-    check_losses,
+    TRAPS,
+    WEIGHT_NORM,
     checked_pair,
-    trap_of_call,
+    inner,
+    scales_by_frequency,
 )
-from metasp.influence.fallback import again, replaced, tensors_in
+from metasp.influence.fallback import Arguments, again, tensors_in
 from metasp.influence.functional import (
     Loss,
     LossOf,
@@ -38,6 +40,8 @@ from metasp.influence.functional import (
     Pair,
     Problem,
     RandomState,
+    dense,
+    example_losses,
     shortened,
     uncompiled,
     with_values,
@@ -45,7 +49,7 @@ from metasp.influence.functional import (
 from metasp.influence.jvp_rules import RULES, Linearised, Unsupported
 from metasp.influence.pseudo_step import Plan
 from metasp.influence.second_order import Layout, Tangents
-from metasp.trees import call, same
+from metasp.trees import same
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,8 @@ class Entry:
     func: Callable[..., Any]
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
-    how: Linearised
-    saved: tuple[tuple[Tensor, int], ...]
+    linear: Linearised
+    saved: tuple[tuple[Tensor, int], ...]  # with their versions
     ends: tuple[GradientEdge, ...]  # of the outputs: where their gradients arrive
 
 
@@ -83,6 +87,12 @@ class Tape:
                         self.broken = "a saved value was changed in place"
         return self.broken is None
 
+    def check(self, steps: int) -> None:
+        """Raise if the pass made a call through which no influence over so many steps is right."""
+        sentence = self.trap or (self.second_order_trap if steps > 1 else None)
+        if sentence is not None:
+            raise UserError(sentence)
+
     def seeds(self, tangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Return tangents by slot, from tangents by ``id`` of the leaf tensor."""
         return {slot: tangents[id(t)] for slot, t in self.leaves.items() if id(t) in tangents}
@@ -104,10 +114,10 @@ class Tape:
             for slot in entry.inputs:
                 if slot is not None and last[slot] == i:
                     tangents.pop(slot, None)
-            if incoming_of is not None and entry.how.bend is not None:
+            if incoming_of is not None and entry.linear.bend is not None:
                 incoming_of[i] = incoming
             if any(t is not None for t in incoming):
-                for slot, out in zip(entry.outputs, entry.how.push(incoming, layout)):
+                for slot, out in zip(entry.outputs, entry.linear.push(incoming, layout)):
                     if out is not None:
                         tangents[slot] = out
         assert self.losses is not None
@@ -115,7 +125,7 @@ class Tape:
         return next(iter(seeds.values())).new_zeros(shape) if product is None else product
 
     def pull(
-        self, incoming_of: dict[int, Tangents], deltas: list[list[Tensor | None]], count: int
+        self, incoming_of: dict[int, Tangents], deltas: list[Tangents], count: int
     ) -> dict[int, Tensor]:
         """Return how the gradients of the leaves move, by slot, when the tangents of `push` move
         the values; ``deltas`` are the gradients of each entry's outputs."""
@@ -125,11 +135,11 @@ class Tape:
             entry, delta = self.entries[i], deltas.pop()
             bents = [moves.pop(slot, None) for slot in entry.outputs]
             parts: Tangents = []
-            if entry.how.bend is not None and any(d is not None for d in delta):
+            if entry.linear.bend is not None and any(d is not None for d in delta):
                 moving = [_zero_if_still(bent, d, count) for bent, d in zip(bents, delta)]
-                parts = entry.how.bend(incoming_of.pop(i), delta, moving, layout)
-            elif entry.how.pull is not None and bents[0] is not None:
-                parts = entry.how.pull(bents[0], layout)
+                parts = entry.linear.bend(incoming_of.pop(i), delta, moving, layout)
+            elif entry.linear.pull is not None and bents[0] is not None:
+                parts = entry.linear.pull(bents[0], layout)
             for slot, part in zip(entry.inputs, parts):
                 if slot is not None and part is not None:
                     moves[slot] = moves[slot] + part if slot in moves else part
@@ -146,22 +156,13 @@ def _zero_if_still(bent: Tensor | None, delta: Tensor | None, count: int) -> Ten
 LAYOUT_BOUND = frozenset((
     Tensor.view, Tensor.view_as, Tensor.as_strided, torch.as_strided, Tensor.stride,
     Tensor.is_contiguous, Tensor.data_ptr, Tensor.numpy, Tensor.untyped_storage,
+    F.dropout, F.alpha_dropout, F.rrelu, torch.rand_like, torch.randn_like, torch.bernoulli,
+    Tensor.bernoulli_, Tensor.uniform_, Tensor.normal_,
 ))  # fmt: skip
-"""Calls on images whose answer hangs on how these lie in memory."""
+"""Calls on images whose answer hangs on how these lie in memory, as does the order of what is drawn
+for them."""
 
-ANY_LAYOUT = frozenset((
-    F.gelu, F.silu, F.leaky_relu, F.elu, F.selu, F.softplus, F.hardswish, F.mish, F.relu6,
-    F.hardtanh, torch.tanh, Tensor.tanh, torch.sigmoid, Tensor.sigmoid, F.logsigmoid,
-    torch.exp, Tensor.exp, Tensor.contiguous, Tensor.clone, Tensor.float, Tensor.double,
-    torch.mul, Tensor.mul, torch.div, Tensor.div, Tensor.__truediv__,
-    F.max_pool2d, torch.max_pool2d, torch.mean, Tensor.mean, torch.sum, Tensor.sum,
-    torch.softmax, Tensor.softmax, torch.log_softmax, Tensor.log_softmax, F.softmax,
-    F.log_softmax, torch.cat, torch.chunk, Tensor.chunk, torch.matmul, Tensor.matmul, torch.bmm,
-    Tensor.bmm, F.scaled_dot_product_attention, F.layer_norm, F.group_norm, torch.transpose,
-    Tensor.transpose, torch.permute, Tensor.permute, Tensor.unflatten, Tensor.__getitem__,
-    F.cross_entropy, F.nll_loss,
-))  # fmt: skip
-"""Calls without a rule of ours whose answer does not."""
+_EMBEDDINGS = (F.embedding, F.embedding_bag)
 
 
 class Recorder(TorchFunctionMode):
@@ -185,27 +186,30 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in TRAPS and (func not in _EMBEDDINGS or scales_by_frequency(args, kwargs)):
+            self.tape.trap = TRAPS[func]
+        elif func is torch._weight_norm:
+            self.tape.second_order_trap = WEIGHT_NORM
+        tensors = tensors_in((args, kwargs))
         if func in LAYOUT_BOUND:
-            images = (t for t in tensors_in((args, kwargs)) if t.dim() == 4)
+            images = (t for t in tensors if t.dim() == 4)
             self.tape.any_layout &= all(t.shape[2:] == (1, 1) for t in images)
-        self._note_trap(func, args, kwargs)
         if self.tape.broken is not None or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        tensors = tensors_in((args, kwargs))
         if not any(t.requires_grad for t in tensors):
             out = func(*args, **kwargs)
-            if isinstance(out, Tensor) and out.requires_grad:
-                self._note_inplace(out)
+            # requires_grad_() on a fresh tensor is a new leaf; anything else came from nowhere.
+            if isinstance(out, Tensor) and out.requires_grad and not out.is_leaf:
+                self.tape.broken = "a graph began inside an operation"
             return out
         slots = {id(t): self._slot(t) for t in tensors if t.requires_grad}
         versions = [t._version for t in tensors]
-        rule = RULES.get(func)
         # A rule that fits most kernels may not fit this one: then dropout is repeated as it was.
-        repeats = rule is None or func is F.dropout
+        repeats = func not in RULES or func is F.dropout
         state = RandomState.capture(self._device, torch_only=True) if repeats else None
         out = func(*args, **kwargs)
         if self.tape.broken is None:
-            out = _apart(out)
+            out = _separate(out) if type(out) is tuple else out
             self._write(func, (args, kwargs), out, (tensors, versions, slots), state)
         return out
 
@@ -216,27 +220,13 @@ class Recorder(TorchFunctionMode):
         self._seen.clear()
         return self.tape
 
-    def _note_trap(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        trap = trap_of_call(func, args, kwargs)
-        if trap is not None and trap.second_order_only:
-            self.tape.second_order_trap = trap.sentence
-        elif trap is not None:
-            self.tape.trap = trap.sentence
-
-    def _note_inplace(self, out: Tensor) -> None:
-        # requires_grad_() on a fresh tensor is a new leaf; anything else came from nowhere.
-        if not out.is_leaf:
-            self.tape.broken = "a graph began inside an operation"
-
     def _slot(self, tensor: Tensor) -> int:
         """Return the slot of a tensor that requires grad; a new one for a leaf."""
-        known = self._seen.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            if known[2] != tensor._version:
+        seen = self._seen.get(id(tensor))
+        if seen is not None and seen[0]() is tensor:
+            if seen[2] != tensor._version:
                 self.tape.broken = "a tensor was changed in place through another name"
-            return known[1]
+            return seen[1]
         slot = self._new_slot(tensor)
         if tensor.is_leaf:
             self.tape.leaves[slot] = tensor
@@ -252,7 +242,7 @@ class Recorder(TorchFunctionMode):
     def _write(
         self,
         func: Callable[..., Any],
-        call: tuple[tuple[Any, ...], dict[str, Any]],
+        arguments: Arguments,
         out: Any,
         read: tuple[list[Tensor], list[int], dict[int, int]],
         state: RandomState | None,
@@ -262,13 +252,10 @@ class Recorder(TorchFunctionMode):
         changed = any(t._version != v for t, v in zip(tensors, versions))
         if not outputs or (not changed and any(out is t for t in tensors)):
             return  # nothing differentiable, or the very tensor that came in
-        rule = RULES.get(func)
-        if rule is None and func not in ANY_LAYOUT:  # it may look at how its arguments lie
-            self.tape.any_layout = False
         linear: Linearised | None = None
-        if rule is not None:
+        if func in RULES:
             try:
-                linear = rule(out, *call[0], **call[1])
+                linear = RULES[func](out, *arguments[0], **arguments[1])
             except TypeError:  # an argument the rule does not know
                 linear = None
         if linear is None:
@@ -276,23 +263,20 @@ class Recorder(TorchFunctionMode):
             if any(t._version != v and t.requires_grad for t, v in zip(tensors, versions)):
                 self.tape.broken = f"{getattr(func, '__name__', func)} works in place"
                 return
-            linear = again(func, call, tensors, out, state)
+            linear = again(func, arguments, tensors, out, state)
         inputs = tuple(slots.get(id(t)) for t in linear.inputs)
         results = tuple(self._new_slot(t) for t in outputs)
         saved = tuple((t, t._version) for t in linear.saved)
         ends = tuple(get_gradient_edge(t) for t in outputs)
-        how = replace(linear, inputs=())  # the tape keeps no value alive that nobody needs
-        self.tape.entries.append(Entry(func, inputs, results, how, saved, ends))
+        linear = replace(linear, inputs=())  # the tape keeps no value alive that nobody needs
+        self.tape.entries.append(Entry(func, inputs, results, linear, saved, ends))
 
 
-def _apart(out: Any) -> Any:
+def _separate(out: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return results of one call, none of which is computed from another: the gradient that
     arrives at each is then that of what follows the call alone. (The cell of an LSTM makes its
     output of its state.)"""
-    outputs = [t for t in tensors_in(out) if t.requires_grad] if type(out) is tuple else []
-    if len({t.grad_fn for t in outputs}) < 2:
-        return out
-    return replaced(out, {id(t): t.view_as(t) for t in outputs})
+    return tuple(t.view_as(t) if isinstance(t, Tensor) and t.requires_grad else t for t in out)
 
 
 @dataclass(frozen=True)
@@ -321,6 +305,32 @@ class Recorded:
                 "the parameters have moved since this pass was recorded: record the batch again."
             )
 
+    def products(self, directions: Named) -> Tensor:
+        """Return J s, shape (directions, n), from the tape."""
+        if not self.tape.usable():
+            raise Unsupported(self.tape.broken)
+        seeds = self.tape.seeds({id(self.params[k]): s for k, s in directions.items()})
+        with torch.no_grad():
+            return self.tape.push(seeds, (len(next(iter(directions.values()))), len(self.losses)))
+
+    def gradient(self, loss: Tensor, names: Iterable[str]) -> Named:
+        """Return the gradient of a loss of this pass for named parameters that it uses."""
+        leaves = {k: self.params[k] for k in names}
+        slopes = torch.autograd.grad(
+            loss, list(leaves.values()), retain_graph=True, allow_unused=True
+        )
+        return {k: dense(g) for k, g in zip(leaves, slopes) if g is not None}
+
+    def products_one_by_one(self, directions: Named) -> Tensor:
+        """Return J s from the gradient of each loss: n backward passes, for any model that can be
+        trained."""
+        columns = []
+        for loss in self.losses:
+            grads = self.gradient(loss, directions)
+            terms = [inner(directions[k], g) for k, g in grads.items()]
+            columns.append(sum(terms, loss.new_zeros(len(next(iter(directions.values()))))))
+        return torch.stack(columns, 1).detach()
+
 
 def record(model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair) -> Recorded:
     """Run the ordinary training forward pass on ``batch``, remembered for its influence.
@@ -334,31 +344,12 @@ def record(model: nn.Module, loss_fn: LossOf[Outputs], batch: Pair) -> Recorded:
     device = next(iter(params.values())).device
     batch = checked_pair(batch, device, "batch")
     origin = Origin.of(model, device)
-    recorder, before = Recorder(device), sizes(model)
-    with uncompiled(), recorder:
-        losses = loss_fn(call(model, batch[0]), batch[1])
-        check_losses(losses, len(batch[1]), "batch")
-    tape = recorder.finish(losses)
-    if not torch.equal(before, sizes(model)):
-        tape.trap = REWRITTEN
-    return Recorded(losses, batch, origin, tape, params, versions(model))
-
-
-def sizes(model: nn.Module) -> Tensor:
-    """Return the norm of each parameter that is not one which every pass shortens."""
+    with uncompiled():
+        losses, tape = _taped(model, loss_fn, batch)
+    # How often each parameter was written to, but for those that every forward pass writes.
     passing = {id(weight) for weight in shortened(model)}
-    chosen = [p.detach() for p in model.parameters() if id(p) not in passing]
-    norms = torch._foreach_norm(chosen)
-    if len({norm.dtype for norm in norms}) == 1:
-        return torch.stack(norms)
-    return torch.stack([norm.double() for norm in norms])
-
-
-def versions(model: nn.Module) -> dict[str, int]:
-    """Return how often each parameter was written to, but for those that every forward pass
-    writes."""
-    passing = {id(weight) for weight in shortened(model)}
-    return {k: p._version for k, p in model.named_parameters() if id(p) not in passing}
+    versions = {k: p._version for k, p in params.items() if id(p) not in passing}
+    return Recorded(losses, batch, origin, tape, params, versions)
 
 
 def record_in_scope(
@@ -366,17 +357,28 @@ def record_in_scope(
 ) -> Recorded:
     """Run a forward pass whose graph reaches the parameters in scope and nothing below them; it
     leaves no trace."""
-    device = batch[1].device
-    origin = origin or Origin.of(model, device)
-    recorder, before = Recorder(device), sizes(model)
-    with origin.at(model, {}), with_values(model, plan.params):
-        with recorder:
-            losses = loss_fn(call(model, batch[0]), batch[1])
-            check_losses(losses, len(batch[1]), "batch")
-        tape = recorder.finish(losses)
-        if not torch.equal(before, sizes(model)):
-            tape.trap = REWRITTEN
+    origin = origin or Origin.of(model, batch[1].device)
+    with origin.at(model), with_values(model, plan.params):
+        losses, tape = _taped(model, loss_fn, batch)
     return Recorded(losses, batch, origin, tape, dict(model.named_parameters()), {})
+
+
+def _taped(model: nn.Module, loss_fn: Loss, batch: Pair) -> tuple[Tensor, Tape]:
+    """Return the losses of a forward pass and its tape."""
+    recorder, before = Recorder(batch[1].device), _sizes(model)
+    with recorder:
+        losses = example_losses(model, loss_fn, batch)
+    tape = recorder.finish(losses)
+    if not torch.equal(before, _sizes(model)):
+        tape.trap = REWRITTEN
+    return losses, tape
+
+
+def _sizes(model: nn.Module) -> Tensor:
+    """Return the norm of each parameter that is not one which every pass shortens."""
+    passing = {id(weight) for weight in shortened(model)}
+    norms = torch._foreach_norm([p.detach() for p in model.parameters() if id(p) not in passing])
+    return torch.stack([norm.double() for norm in norms])
 
 
 def products_from_tape(problem: Problem, theta: Named, directions: Named) -> tuple[Tensor, Named]:
@@ -386,24 +388,20 @@ def products_from_tape(problem: Problem, theta: Named, directions: Named) -> tup
     The tangents of the losses are pushed forward; then the tangents of all gradients travel back.
     Both share one pass and its gradients.
     """
-    n, device = len(problem.batch[1]), problem.batch[1].device
-    count = next(iter(directions.values())).shape[0]
-    recorder = Recorder(device)
+    recorder = Recorder(problem.batch[1].device)
     with problem.losses(theta, recorder) as (losses, leaves):
         tape = recorder.finish(losses)
-        if not tape.usable() or any(
-            e.how.pull is None and e.how.bend is None for e in tape.entries
-        ):
+        entries = [entry.linear for entry in tape.entries]
+        if not tape.usable() or any(e.pull is None and e.bend is None for e in entries):
             raise Unsupported(tape.broken or "the second order of an operation is not known")
         edges = [edge for entry in tape.entries for edge in entry.ends]
         grads = iter(torch.autograd.grad(losses.mean(), edges, allow_unused=True))
-        deltas: list[list[Tensor | None]] = [
-            [next(grads) for _ in entry.ends] for entry in tape.entries
-        ]
+        deltas: list[Tangents] = [[next(grads) for _ in entry.ends] for entry in tape.entries]
         seeds = tape.seeds({id(leaves[k]): s for k, s in directions.items()})
+        count = len(next(iter(directions.values())))
         incoming_of: dict[int, Tangents] = {}
         with torch.no_grad():
-            product = tape.push(seeds, (count, n), incoming_of)
+            product = tape.push(seeds, (count, len(losses)), incoming_of)
             moves = tape.pull(incoming_of, deltas, count)
         by_leaf = {id(leaf): moves.get(slot) for slot, leaf in tape.leaves.items()}
         moved = {k: by_leaf.get(id(leaf)) for k, leaf in leaves.items()}

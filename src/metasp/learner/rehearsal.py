@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from metasp import trees
 from metasp.errors import UserError
-from metasp.influence.optimizers import elementwise
+from metasp.influence.updates import elementwise
 from metasp.learner.encoder import NetworkInputs
 from metasp.memory import SELECTIONS, Memory, Selection, selection
 from metasp.methods.base import offer_step

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from metasp.errors import UserError
-from metasp.influence.optimizers import STEPS_LIKE
+from metasp.influence.updates import STEPS_LIKE
 from metasp.types import State
 
 

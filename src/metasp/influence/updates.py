@@ -9,7 +9,8 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, Self
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.autograd.forward_ad as fw
@@ -21,8 +22,10 @@ from metasp.errors import UserError
 from metasp.influence.fallback import dual, tangent_of
 
 Named = dict[str, Tensor]
-State = dict[str, Any]
-"""What the optimizer keeps for each parameter, by name."""
+State = dict[str, dict[str, Any]]
+"""What an optimizer stores for each parameter, by name."""
+Groups = tuple[tuple[dict[str, Any], tuple[str, ...]], ...]
+"""The settings of each parameter group, and the names of its parameters."""
 
 ELEMENTWISE: tuple[type[Optimizer], ...] = (
     torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam,
@@ -35,191 +38,131 @@ ELEMENTWISE: tuple[type[Optimizer], ...] = (
 class Adjoint(NamedTuple):
     """Derivatives of the goals for what one step reads, each of shape (goals, *shape).
 
-    The gradient that the step read depends on ``theta`` too: that part is the caller's to add,
-    with ``decay`` times ``gradient`` for a weight decay that is part of the gradient.
+    The gradient that the step read depends on ``theta`` too: that part is the caller's to add.
     """
 
     gradient: Named
     theta: Named
-    state: State | None
-    decay: Mapping[str, float]
+    state: State
 
 
 class Stepped(NamedTuple):
     """Parameters and state after a step, and the way back through it.
 
-    ``back(theta, state, whole)`` takes the adjoints after the step, None for a state that nothing
-    depends on. ``whole`` says whether those of theta and state before the step are needed too.
+    ``back(theta, state, earlier)`` takes the adjoints after the step; the state's are empty where
+    nothing depends on it. ``earlier`` says whether those of theta and state before the step are
+    needed too.
     """
 
     theta: Named
     state: State
-    back: Callable[[Named, State | None, bool], Adjoint]
+    back: Callable[[Named, State, bool], Adjoint]
 
 
-class Update(Protocol):
+@dataclass(frozen=True)
+class Update:
     """The steps of one optimizer for named parameters."""
 
-    @property
-    def state(self) -> State: ...
-
-    def restrict(self, names: Iterable[str]) -> Self:
-        """The same for some of the names."""
-        ...
-
-    def with_lr(self, lr: float) -> Self:
-        """The same with another learning rate everywhere."""
-        ...
-
-    def cold(self) -> Self:
-        """The same before the first step."""
-        ...
-
-    def step(self, theta: Named, grads: Named, state: State) -> Stepped:
-        """One step from ``theta``; all that it gives are new tensors."""
-        ...
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One step of ``torch.optim.SGD`` for one parameter."""
-
-    lr: float
-    momentum: float = 0.0
-    dampening: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_lr(self.lr)
-
-    @classmethod
-    def of(cls, group: Mapping[str, Any]) -> "Rule":
-        """The rule of one parameter group."""
-        return cls(
-            float(group["lr"]),
-            float(group["momentum"]),
-            float(group["dampening"]),
-            bool(group["nesterov"]),
-            float(group["weight_decay"]),
-        )
-
-    def step(self, theta: Tensor, grad: Tensor, buffer: Tensor | None) -> tuple[Tensor, Any]:
-        """The next value and momentum buffer, both new tensors of the shape of ``theta``."""
-        if self.weight_decay:
-            grad = grad.add(theta, alpha=self.weight_decay)
-        if self.momentum:
-            # torch's first step takes the gradient as it is, without dampening.
-            buffer = (
-                grad
-                if buffer is None
-                else (buffer * self.momentum).add_(grad, alpha=1.0 - self.dampening)
-            )
-            grad = grad.add(buffer, alpha=self.momentum) if self.nesterov else buffer
-        return theta.sub(grad, alpha=self.lr), buffer
-
-    def adjoint(self, p: Tensor, q: Tensor | None, first: bool) -> tuple[Tensor, Tensor | None]:
-        """Back through one step: the adjoint of its gradient and the one of its momentum.
-
-        ``p`` and ``q`` are the adjoints of the parameter and of the momentum after the step;
-        ``first`` says that no momentum buffer existed before it.
-        """
-        if not self.momentum:
-            return p * -self.lr, None
-        keep = 1.0 if first else 1.0 - self.dampening
-        inner = p * (-self.lr * (self.momentum if self.nesterov else 1.0))
-        if q is not None:
-            inner = inner + q
-        s = inner * keep
-        if self.nesterov:
-            s = s.sub(p, alpha=self.lr)
-        return s, inner * self.momentum
-
-
-@dataclass(frozen=True)
-class SGDUpdate:
-    """`Rule` for each parameter; the state is its momentum buffer, or None."""
-
-    rules: dict[str, Rule]
+    groups: Groups
     state: State
 
     def restrict(self, names: Iterable[str]) -> Self:
-        kept = set(names)
-        rules = {k: v for k, v in self.rules.items() if k in kept}
-        return replace(self, rules=rules, state={k: self.state[k] for k in rules})
+        """Return the same for some of the names."""
+        chosen = set(names)
+        groups = [(settings, tuple(n for n in members if n in chosen))
+                  for settings, members in self.groups]  # fmt: skip
+        state = {name: values for name, values in self.state.items() if name in chosen}
+        return replace(self, groups=tuple(groups), state=state)
 
     def with_lr(self, lr: float) -> Self:
-        return replace(self, rules={k: replace(r, lr=lr) for k, r in self.rules.items()})
-
-    def cold(self) -> Self:
-        return replace(self, state=dict.fromkeys(self.rules))
-
-    def step(self, theta: Named, grads: Named, state: State) -> Stepped:
-        moved: Named = {}
-        kept: State = {}
-        for name, rule in self.rules.items():
-            moved[name], kept[name] = rule.step(theta[name], grads[name], state[name])
-        fresh = {name for name, buffer in state.items() if buffer is None}
-
-        def back(p: Named, q: State | None, whole: bool) -> Adjoint:
-            s: Named = {}
-            before: State = {}
-            for name, rule in self.rules.items():
-                after = None if q is None else q[name]
-                s[name], before[name] = rule.adjoint(p[name], after, name in fresh)
-            decay = {name: rule.weight_decay for name, rule in self.rules.items()}
-            return Adjoint(s, p, before, decay)
-
-        return Stepped(moved, kept, back)
-
-
-@dataclass(frozen=True)
-class TorchUpdate:
-    """The step of an optimizer of torch, by its own code; the state has a dictionary for each
-    parameter, as the optimizer has."""
-
-    kind: type[Optimizer]
-    groups: tuple[tuple[dict[str, Any], tuple[str, ...]], ...]  # settings, and whose they are
-    state: State
-
-    def restrict(self, names: Iterable[str]) -> Self:
-        kept = set(names)
-        groups = tuple(
-            (settings, tuple(n for n in own if n in kept)) for settings, own in self.groups
-        )
-        return replace(
-            self, groups=groups, state={k: v for k, v in self.state.items() if k in kept}
-        )
-
-    def with_lr(self, lr: float) -> Self:
+        """Return the same with another learning rate everywhere."""
+        check_lr(lr)
         return replace(self, groups=tuple(({**s, "lr": lr}, names) for s, names in self.groups))
 
     def cold(self) -> Self:
+        """Return the same before the first step."""
         return replace(self, state={name: {} for name in self.state})
 
     def step(self, theta: Named, grads: Named, state: State) -> Stepped:
-        moved, kept = self._take(theta, grads, state)
+        """Take one step from ``theta``; all that it gives are new tensors."""
+        raise NotImplementedError
 
-        def back(p: Named, q: State | None, whole: bool) -> Adjoint:
-            def adjoint(which: str) -> Named:
-                return self._column(which, (theta, grads, state), (p, q))
 
-            gradient = adjoint(GRADIENT)
-            if not whole:
-                return Adjoint(gradient, p, None, {})
-            keys = {k for name in self.state for k in with_slopes(state[name], theta[name])}
-            columns = {key: adjoint(key) for key in sorted(keys)}
-            before = {name: {key: column[name] for key, column in columns.items()
-                             if key in state[name]} for name in self.state}  # fmt: skip
-            return Adjoint(gradient, adjoint(THETA), before, dict.fromkeys(self.state, 0.0))
+class SGDUpdate(Update):
+    """The step of ``torch.optim.SGD``, written out."""
 
-        return Stepped(moved, kept, back)
+    def step(self, theta: Named, grads: Named, state: State) -> Stepped:
+        moved: Named = {}
+        after: State = {}
+        for settings, names in self.groups:
+            momentum, decay = settings["momentum"], settings["weight_decay"]
+            for name in names:
+                grad, buffer = grads[name], state[name].get(BUFFER)
+                if decay:
+                    grad = grad.add(theta[name], alpha=decay)
+                if momentum:
+                    # torch's first step takes the gradient as it is, without dampening.
+                    damped = 1.0 - settings["dampening"]
+                    first = buffer is None
+                    buffer = grad if first else (buffer * momentum).add_(grad, alpha=damped)
+                    grad = grad.add(buffer, alpha=momentum) if settings["nesterov"] else buffer
+                moved[name] = theta[name].sub(grad, alpha=settings["lr"])
+                after[name] = {BUFFER: buffer}
+        return Stepped(moved, after, partial(self._back, state))
+
+    def _back(self, state: State, p: Named, q: State, _: bool) -> Adjoint:
+        adjoint = Adjoint({}, {}, {})
+        for settings, names in self.groups:
+            lr, momentum, decay = settings["lr"], settings["momentum"], settings["weight_decay"]
+            for name in names:
+                s = p[name] * (-lr * (momentum if settings["nesterov"] else 1.0))
+                if momentum:
+                    if name in q:
+                        s = s + q[name][BUFFER]
+                    adjoint.state[name] = {BUFFER: s * momentum}
+                    first = state[name].get(BUFFER) is None
+                    s = s * (1.0 if first else 1.0 - settings["dampening"])
+                    if settings["nesterov"]:
+                        s = s.sub(p[name], alpha=lr)
+                adjoint.gradient[name] = s
+                adjoint.theta[name] = p[name] + s * decay if decay else p[name]
+        return adjoint
+
+
+BUFFER = "momentum_buffer"
+
+
+@dataclass(frozen=True)
+class TorchUpdate(Update):
+    """The step of an optimizer of torch, by its own code."""
+
+    kind: type[Optimizer]
+
+    def step(self, theta: Named, grads: Named, state: State) -> Stepped:
+        moved, after = self._take(theta, grads, state)
+
+        def back(p: Named, q: State, earlier: bool) -> Adjoint:
+            column = partial(self._column, (theta, grads, state), (p, q))
+            if not earlier:
+                return Adjoint(column(GRADIENT), p, {})
+            before: State = {name: {} for name in self.state}
+            for key in sorted(
+                {k for name in before for k in with_slopes(state[name], theta[name])}
+            ):
+                adjoints = column(key)
+                for name in before:
+                    if key in state[name]:
+                        before[name][key] = adjoints[name]
+            return Adjoint(column(GRADIENT), column(THETA), before)
+
+        return Stepped(moved, after, back)
 
     def _column(
-        self, which: str, read: tuple[Named, Named, State], after: tuple[Named, State | None]
+        self, before: tuple[Named, Named, State], after: tuple[Named, State], which: str
     ) -> Named:
-        """The adjoint of one of the things that the step read, from those of all that it left."""
-        (theta, grads, state), (p, q) = read, after
+        """Return the adjoint of one of the things that the step read, from those of all that it
+        left."""
+        (theta, grads, state), (p, q) = before, after
         with fw.dual_level():
             if which == THETA:
                 theta = {name: ones(theta[name]) for name in self.state}
@@ -229,50 +172,50 @@ class TorchUpdate:
                 state = {name: {**state[name], which: ones(state[name][which])}
                          if which in with_slopes(state[name], theta[name]) else state[name]
                          for name in self.state}  # fmt: skip
-            moved, kept = self._take(theta, grads, state)
-            found = {}
+            moved, left = self._take(theta, grads, state)
+            column = {}
             for name, value in moved.items():
-                found[name] = p[name] * tangent_of(value)
-                for key, adjoint in ({} if q is None else q[name]).items():
-                    found[name] = found[name].addcmul(adjoint, tangent_of(kept[name][key]))
-        return found
+                column[name] = p[name] * tangent_of(value)
+                for key, adjoint in q.get(name, {}).items():
+                    column[name] = column[name].addcmul(adjoint, tangent_of(left[name][key]))
+        return column
 
     def _take(self, theta: Named, grads: Named, state: State) -> tuple[Named, State]:
-        """The step on copies of parameters and state."""
+        """Take the step on copies of parameters and state."""
         copies = {name: theta[name].clone() for name in self.state}
-        held: dict[Tensor, dict[str, Any]] = defaultdict(dict)
+        stored: dict[Tensor, dict[str, Any]] = defaultdict(dict)
         for name, copy in copies.items():
             copy.grad = grads[name]
             if state[name]:
-                held[copy] = {key: v.clone() if isinstance(v, Tensor) else v
-                              for key, v in state[name].items()}  # fmt: skip
+                stored[copy] = {key: v.clone() if isinstance(v, Tensor) else v
+                                for key, v in state[name].items()}  # fmt: skip
         groups = [
             {**settings, "params": [copies[name] for name in names]}
             for settings, names in self.groups
         ]
         twin = object.__new__(self.kind)
         defaults = self.groups[0][0]
-        twin.__setstate__({"defaults": defaults, "state": held, "param_groups": groups})
+        twin.__setstate__({"defaults": defaults, "state": stored, "param_groups": groups})
         # Below torch's wrappers, which would call the hooks that others set on every optimizer.
         with torch.no_grad(), _Differentiable():
             inspect.unwrap(self.kind.step)(twin)
         for copy in copies.values():
             copy.grad = None
-        return copies, {name: held[copy] for name, copy in copies.items()}
+        return copies, {name: stored[copy] for name, copy in copies.items()}
 
 
 THETA, GRADIENT = "parameter", "gradient"  # beside the keys of an optimizer's state
 
 
 def ones(value: Tensor) -> Tensor:
-    """The value as a dual number whose tangent is one everywhere."""
+    """Return the value as a dual number whose tangent is one everywhere."""
     return dual(value.detach(), torch.ones_like(value))
 
 
-def with_slopes(entry: Mapping[str, Any], like: Tensor) -> list[str]:
-    """The keys of a parameter's state that hold a number for each of its numbers. (Counts of steps
-    may look so where the parameter has no dimension; nothing depends smoothly on them.)"""
-    return [k for k, v in entry.items() if isinstance(v, Tensor) and v.shape == like.shape]
+def with_slopes(stored: Mapping[str, Any], like: Tensor) -> list[str]:
+    """Return the keys of a parameter's state that hold a number for each of its numbers. (Counts of
+    steps may look so where the parameter has no dimension; nothing depends smoothly on them.)"""
+    return [k for k, v in stored.items() if isinstance(v, Tensor) and v.shape == like.shape]
 
 
 _SCALING = (
@@ -313,8 +256,8 @@ class _Differentiable(TorchFunctionMode):
 
 
 def root(x: Tensor) -> Tensor:
-    """The square root. Its slope at zero is zero: there x is the square of gradients that are zero,
-    and what stands above the root in every step is zero as well."""
+    """Return the square root. Its slope at zero is zero: there x is the square of gradients that
+    are zero, and what stands above the root in every step is zero as well."""
     primal, tangent = fw.unpack_dual(x)  # type: ignore[no-untyped-call]
     value: Tensor = primal.sqrt()
     if tangent is None:
@@ -324,12 +267,13 @@ def root(x: Tensor) -> Tensor:
 
 
 def check_lr(lr: float) -> None:
+    """Raise unless it is a learning rate."""
     if not 0.0 <= lr < float("inf"):
         raise UserError(f"lr is {lr}: give a finite learning rate that is not negative.")
 
 
 def clipped(grads: Named, limit: float) -> tuple[Named, Callable[[Named], Named]]:
-    """Gradients shortened as by ``clip_grad_norm_``, and what that does to adjoints."""
+    """Return gradients shortened as by ``clip_grad_norm_``, and what that does to adjoints."""
     norm = torch.stack([g.norm() for g in grads.values()]).norm()
     scale = limit / (norm + 1e-6)
     if scale >= 1:
@@ -343,22 +287,27 @@ def clipped(grads: Named, limit: float) -> tuple[Named, Callable[[Named], Named]
     return {k: g * scale for k, g in grads.items()}, unclip
 
 
+def sgd(lr: float, names: Iterable[str]) -> Update:
+    """Return plain gradient descent of named parameters."""
+    check_lr(lr)
+    settings = {"lr": lr, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0}
+    return SGDUpdate(((settings, tuple(names)),), {name: {} for name in names})
+
+
 def update_of(optimizer: Optimizer, named: Mapping[str, Tensor]) -> Update:
-    """How the optimizer moves these parameters, from its state as it is."""
+    """Return how the optimizer moves these parameters, from its state as it is."""
     kind = elementwise(optimizer)
     names = {id(p): name for name, p in named.items()}
-    states = {name: dict(optimizer.state.get(p, {})) for name, p in named.items()}
-    groups = [
+    state = {name: dict(optimizer.state.get(p, {})) for name, p in named.items()}
+    groups: Groups = tuple(
         (settings_of(group), tuple(names[id(p)] for p in group["params"] if id(p) in names))
         for group in optimizer.param_groups
-    ]
+    )
     for settings, _ in groups:
         check_lr(settings["lr"])
     if kind is torch.optim.SGD and not any(settings["maximize"] for settings, _ in groups):
-        rules = {name: Rule.of(settings) for settings, own in groups for name in own}
-        buffers = {name: states[name].get("momentum_buffer") for name in named}
-        return SGDUpdate({name: rules[name] for name in named}, buffers)
-    return TorchUpdate(kind, tuple(groups), states)
+        return SGDUpdate(groups, state)
+    return TorchUpdate(groups, state, kind)
 
 
 STEPS_LIKE = "steps_like"
@@ -366,7 +315,8 @@ STEPS_LIKE = "steps_like"
 
 
 def elementwise(optimizer: Optimizer) -> type[Optimizer]:
-    """The class whose step the optimizer takes, if it is one that we can differentiate."""
+    """Return the class whose step the optimizer takes, or refuse it if its step has no derivative
+    that we know."""
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise UserError(
             f"the {type(optimizer).__name__} has hooks around its step, for instance to clip "
@@ -395,8 +345,8 @@ def elementwise(optimizer: Optimizer) -> type[Optimizer]:
 
 
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings as plain numbers, for the variant of the step that works on one tensor
-    after the other with numbers in float64."""
+    """Return a group's settings as plain numbers, for the variant of the step that works on one
+    tensor after the other with numbers in float64."""
     numbers = {key: value for key, value in group.items() if key != "params"}
     for key, value in numbers.items():
         if isinstance(value, Tensor):
