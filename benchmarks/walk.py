@@ -3,9 +3,11 @@
     python -m benchmarks.walk
 
 `metasp run --method metasp` runs on the digits with the default network under `sys.setprofile`.
-Only functions of the package count; comprehensions, generator expressions and lambdas do not."""
+Only functions of the package count; comprehensions, generator expressions, lambdas and
+the bodies of classes do not."""
 
 import contextlib
+import inspect
 import io
 import sys
 import tempfile
@@ -36,6 +38,8 @@ class Walk:
         if event == "return" and frame is self.frame:
             self.frame = None
         if event != "call" or not code.co_filename.startswith(ROOT) or code.co_name[0] == "<":
+            return
+        if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
             return
         if code.co_qualname == LOOP:
             self.looping = True

@@ -324,7 +324,8 @@ def _laid_out(theta: Named, recorded: Recorded) -> Named:
     """Return parameters that make the passes through the model faster, where it does not look at
     how images lie in memory: convolutions follow their weights; see `Layout`."""
     free = recorded.tape.usable() and recorded.tape.any_layout
-    return {k: Layout().of(t) for k, t in theta.items()} if free else theta
+    layout = Layout()
+    return {k: layout.of(t) for k, t in theta.items()} if free else theta
 
 
 def _curvature(problem: Problem, at: _At, s: Named) -> tuple[Tensor, Named]:

@@ -3,7 +3,7 @@
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
@@ -286,9 +286,15 @@ def gradient(problem: Problem, theta: Named) -> tuple[Tensor, Named]:
     with problem.losses(theta) as (losses, leaves):
         mean = losses.mean()
         slopes = torch.autograd.grad(mean, list(leaves.values()), allow_unused=True)
-    grads = {k: dense(g) for k, g in zip(leaves, slopes) if g is not None}
+    grads = by_name(leaves, slopes)
     check_finite(losses.detach(), grads, problem.what)
     return mean.detach(), grads
+
+
+def by_name(names: Iterable[str], grads: Iterable[Tensor | None]) -> Named:
+    """Return the gradients that there are, by name, with all rows of an embedding's."""
+    present = {k: g for k, g in zip(names, grads) if g is not None}
+    return {k: g.to_dense() if g.is_sparse else g for k, g in present.items()}
 
 
 def dense(grad: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.utils import _ntuple
 
 Tangents = Sequence[Tensor | None]
 
@@ -72,9 +73,9 @@ def affine(
 class Convolved(NamedTuple):
     """The arguments of a convolution, as its backward kernel takes them."""
 
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
 
     @classmethod
@@ -85,10 +86,7 @@ class Convolved(NamedTuple):
         if isinstance(padding, str):
             return None
 
-        def per_axis(value: Any) -> list[int]:
-            several = list(value) if isinstance(value, tuple | list) else [value]
-            return several * (dims // len(several))
-
+        per_axis = _ntuple(dims)  # type: ignore[no-untyped-call]
         return cls(per_axis(stride), per_axis(padding), per_axis(dilation), groups)
 
     def gradients(

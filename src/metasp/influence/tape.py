@@ -40,7 +40,7 @@ from metasp.influence.functional import (
     Pair,
     Problem,
     RandomState,
-    dense,
+    by_name,
     example_losses,
     shortened,
     uncompiled,
@@ -319,7 +319,7 @@ class Recorded:
         slopes = torch.autograd.grad(
             loss, list(leaves.values()), retain_graph=True, allow_unused=True
         )
-        return {k: dense(g) for k, g in zip(leaves, slopes) if g is not None}
+        return by_name(leaves, slopes)
 
     def products_one_by_one(self, directions: Named) -> Tensor:
         """Return J s from the gradient of each loss: n backward passes, for any model that can be
