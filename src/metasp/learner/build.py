@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from metasp.config import setting
 from metasp.errors import UserError, unknown
 from metasp.influence.functional import check_functional
-from metasp.influence.updates import elementwise
 from metasp.influence.parallel import Ranks
 from metasp.influence.sharding import split_over_ranks
+from metasp.influence.updates import elementwise
 from metasp.learner.encoder import FrozenEncoder, NetworkInputs, floats_of
 from metasp.learner.outputs import Metric, first_line, score_task
 from metasp.memory import Memory, selection
