@@ -10,14 +10,14 @@ import copy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from metasp.events import StepTaken
-from metasp.influence.functional import Named, differentiable_twice
-from metasp.influence.optimizers import State
+from metasp.influence.functional import Named, copies, differentiable_twice
 from metasp.influence.pseudo_step import Plan, make_plan
 from metasp.methods.context import TrainingContext, WeightedRows
 from metasp.train import Trainer
@@ -85,7 +85,8 @@ class Recorder:
             plan = make_plan(learner.model, learner.optimizer, clip=rows.clip_norm)
             update: Any = plan.update
             copied = replace(update, state=copied_state(update.state))
-            self.updates.append(Recorded(rows, replace(plan.copied(), update=copied)))
+            plan = replace(plan, params=copies(plan.params), update=copied)
+            self.updates.append(Recorded(rows, plan))
         self.count += 1
 
     def mark(self) -> None:
@@ -97,7 +98,7 @@ class Recorder:
         self.changes[self.count] = self.marked if marked else None
 
 
-def copied_state(state: State) -> State:
+def copied_state(state: Any) -> Any:
     """Return an optimizer's state with its tensors copied."""
     if isinstance(state, Mapping):
         return {name: copied_state(value) for name, value in state.items()}
@@ -209,7 +210,7 @@ def step_back(model: nn.Module, update: Recorded, after: Adjoint) -> tuple[Adjoi
     grads = {name: g for name, g in zip(plan.params, graded) if g is not None}
     plan = plan.restrict(grads)
     taken = plan.step(plan.params, {k: g.detach() for k, g in grads.items()}, plan.update.state)
-    state = {name: after.state[name] for name in grads} if after.state else None
+    state = {name: after.state[name] for name in grads if name in after.state}
     adjoint = taken.back({name: after.theta[name] for name in grads}, state, True)
     goals = {name: rates[name] * after.running[name] for name in statistics}
     slopes, moved = products(
@@ -218,14 +219,11 @@ def step_back(model: nn.Module, update: Recorded, after: Adjoint) -> tuple[Adjoi
         ones,
         leaves,
     )
-    theta = dict(after.theta)
-    for name in grads:
-        decay = adjoint.decay.get(name, 0.0)
-        theta[name] = adjoint.theta[name] + decay * adjoint.gradient[name]
+    theta = {**after.theta, **{name: adjoint.theta[name] for name in grads}}
     for name, part in zip(update.plan.params, moved):
         theta[name] = theta[name] if part is None else theta[name] + part
     kept = {name: (1 - rates.get(name, 0.0)) * t for name, t in after.running.items()}
-    return Adjoint(theta, kept, before_first_step(plan, adjoint.state or {})), slopes
+    return Adjoint(theta, kept, before_first_step(plan, adjoint.state)), slopes
 
 
 def products(
@@ -251,5 +249,5 @@ def products(
 
 def before_first_step(plan: Plan, state: dict[str, Any]) -> dict[str, Any]:
     """Return the derivatives for an optimizer's state; nothing where it has had none yet."""
-    began = [value is not None and value != {} for value in plan.update.state.values()]
-    return state if any(began) else {}
+    stored = chain.from_iterable(one.values() for one in plan.update.state.values())
+    return state if any(value is not None for value in stored) else {}
