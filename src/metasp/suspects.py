@@ -5,10 +5,12 @@ below 0 it speaks against the label, and the lower the more suspect."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from metasp.noise_rate import WIDEST, Judgement, rate_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +20,8 @@ Columns = Mapping[str, Sequence[Any]]
 
 WAYS = {
     "odds": "the logarithm of the odds that its label is right, by what the network said of it in "
-    "its training, beside all others of the task",
+    "its training, beside all others of the task, and with --folds networks that did not train on "
+    "it",
     "score": "how likely its label is right, as the method judges: 1 certainly, −1 certainly not",
     "margin": "the logit of its label less the largest other, mean over its training, above or "
     "below the median of its label",
@@ -32,30 +35,26 @@ NO_CLASS = -1
 TINY = 1e-300
 FAR = 10.0  # times median to third quartile: of squared normal errors, three standard deviations
 
-SURE = 1.959964  # standard deviations on either side of a 95% interval
-
 
 @dataclass(frozen=True)
 class Share:
-    """How many of the examples that carry a label are expected to carry it wrongly."""
+    """How many of the examples that carry a label are expected to carry it wrongly. `interval` are
+    shares between which the true one lies; None: no network has judged the examples that did not
+    train on them, and one that did learns wrong labels by heart."""
 
     label: int
     examples: int
     expected: float
+    interval: tuple[float, float] | None = None
 
     @property
     def part(self) -> float:
         return self.expected / self.examples
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The 95% interval (Wilson's) of a share that so many examples give. It holds for the
-        chance of the draw alone: not for a method that is wrong about its examples."""
-        count, part, square = self.examples, self.part, SURE**2
-        middle = (part + square / (2 * count)) / (1 + square / count)
-        half = SURE * math.sqrt(part * (1 - part) / count + square / (4 * count**2))
-        half /= 1 + square / count
-        return max(0.0, middle - half), min(1.0, middle + half)
+    def known(self) -> bool:
+        """Whether the interval is narrow enough to speak of a number."""
+        return self.interval is not None and self.interval[1] - self.interval[0] <= WIDEST
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ class Scores:
     wrong: Array | None = None  # the chance that a label is wrong, where there are odds
     targets: Array | None = None  # of a regression: the number that an example was given
     said: Array | None = None  # and the one that the model gives it
+    held_out: Judgement | None = None  # by networks that did not train on the examples; NaN: none
 
     @property
     def of_numbers(self) -> bool:
@@ -124,15 +124,18 @@ class Scores:
         example is as often below what is typical as above it."""
         return round(sum(share.expected for share in self.shares(way)))
 
-    def shares(self, way: str) -> list["Share"]:
-        """The same of each class on its own, in their order; without those that a way knows
-        nothing of."""
+    def shares(self, way: str) -> list[Share]:
+        """Return the share of each class in their order, without those of which a way knows
+        nothing."""
         support = self.support(way)
         known = np.isfinite(support)
         found = []
         for label in np.unique(self.labels[known]):
             mine = known & (self.labels == label)
             expected = 0.0
+            if way == "odds" and self.held_out is not None:
+                found.append(self.share(mine, int(label)))
+                continue
             if way == "odds" and self.wrong is not None:
                 expected = float(self.wrong[mine].sum())
             elif way == "score":
@@ -143,14 +146,38 @@ class Scores:
             found.append(Share(int(label), int(mine.sum()), expected))
         return found
 
+    def share(self, rows: Array, label: int = NO_CLASS) -> Share:
+        """Return the share of wrong labels among `rows` (n,), True where an example counts, by
+        networks that did not train on them."""
+        assert self.held_out is not None
+        rows = rows & np.isfinite(self.held_out.wrong)
+        of_rows = Judgement(*(column[rows] for column in self.held_out))
+        in_training = np.full(len(rows), np.nan) if self.wrong is None else self.wrong
+        classes = len(np.unique(self.labels))
+        rate = rate_of(of_rows, self.labels[rows], in_training[rows], classes)
+        count = int(rows.sum())
+        return Share(label, count, rate.share * count, (rate.low, rate.high))
+
+    def total(self, way: str) -> Share:
+        """Return the share among all examples."""
+        if way == "odds" and self.held_out is not None:
+            return self.share(np.ones(len(self.ids), bool))
+        shares = self.shares(way)
+        counted = sum(share.examples for share in shares)
+        return Share(NO_CLASS, counted, sum(share.expected for share in shares))
+
     def suspects(self, way: str, top: int | None = None) -> Array:
         """Rows of the most suspect: `top` of them, or as many as are expected to be wrong."""
         return self.order(way)[: self.expected(way) if top is None else top]
 
 
-def score_examples(tables: Mapping[int, Columns], influence: Columns | None = None) -> Scores:
-    """Score all examples by the tables of how they fared in each task, by task, and by the table
-    of influences; either may be empty."""
+def score_examples(
+    tables: Mapping[int, Columns],
+    influence: Columns | None = None,
+    held_out: Columns | None = None,
+) -> Scores:
+    """Score all examples by the tables of how they fared in each task, by task, by the table of
+    influences, and by that of networks that did not train on them; any may be empty."""
     import pandas as pd
 
     frames = [
@@ -184,7 +211,27 @@ def score_examples(tables: Mapping[int, Columns], influence: Columns | None = No
         last = fared.drop_duplicates("id", keep="last").set_index("id").reindex(ids)
         numbers = {"targets": last["target"].to_numpy(), "said": last["said"].to_numpy()}
     wrong = _mean_by_id(fared, "wrong", ids)
-    return Scores(ids, labels, tasks, predicted, ways, margins.to_numpy(), wrong, **numbers)
+    seen = (ids, labels, tasks, predicted, ways, margins.to_numpy(), wrong)
+    scores = Scores(*seen, targets=numbers["targets"], said=numbers["said"])
+    return scores if held_out is None else with_held_out(scores, held_out)
+
+
+def with_held_out(scores: Scores, columns: Columns) -> Scores:
+    """Return scores that also go by networks that did not train on the examples.
+
+    Odds are the mean of both in units of the standard deviation: what training tells ranks better
+    where wrong labels go one way, what it does not touch where classes are few."""
+    import pandas as pd
+
+    judged = pd.DataFrame(columns).set_index("id").reindex(scores.ids)
+    odds, held_out_odds = scores.ways["odds"], judged["odds"].to_numpy(np.float64)
+    scale = np.nanstd(held_out_odds) / max(np.nanstd(odds), TINY) if np.isfinite(odds).any() else 0
+    both = np.nanmean(np.stack([odds * scale, held_out_odds]), axis=0)
+    judgement = Judgement(*(judged[name].to_numpy(np.float64) for name in Judgement._fields))
+    suggested = judged["suggested"].fillna(-1).to_numpy(np.int64)
+    predicted = np.where(suggested < 0, scores.predicted, suggested)
+    ways = {**scores.ways, "odds": both}
+    return replace(scores, ways=ways, predicted=predicted, held_out=judgement)
 
 
 def quality(scores: Scores, way: str, wrong: Collection[int]) -> dict[str, float | int | None]:

@@ -1,4 +1,4 @@
-"""How dirty a stream was found to be: by class, with an interval, and in memory."""
+"""How dirty a stream was found to be: by class and in memory."""
 
 import csv
 import json
@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from scipy.stats import binomtest
 
 from metasp.cli import main
-from metasp.suspects import Share, score_examples
+from metasp.suspects import score_examples
 from tests.helpers import finish
 
 
@@ -21,32 +20,12 @@ def judged(right, labels, task=0):
     return {task: {**rows, "score": scores}}
 
 
-@pytest.mark.parametrize(("wrong", "count"), [(0, 7), (3, 40), (40, 40), (250, 1000)])
-def test_the_interval_is_wilsons(wrong, count):
-    low, high = Share(0, count, wrong).interval
-    found = binomtest(wrong, count).proportion_ci(method="wilson")
-    assert (low, high) == pytest.approx((found.low, found.high), abs=1e-6)
-
-
 def test_shares_of_classes_add_up_the_chances():
     right = np.array([0.9, 0.8, 0.1, 1.0, 0.0, 0.5])
     found = score_examples(judged(right, [0, 0, 0, 1, 1, 2]))
     assert [(s.label, s.examples) for s in found.shares("score")] == [(0, 3), (1, 2), (2, 1)]
     assert [s.expected for s in found.shares("score")] == pytest.approx([1.2, 1.0, 0.5])
     assert found.expected("score") == round(2.7)
-
-
-def test_intervals_of_calibrated_chances_cover_the_truth():
-    """Labels drawn with the very chances that the method gives: 95% of the intervals hold."""
-    random = np.random.default_rng(3)
-    covered = []
-    for _ in range(300):
-        wrong = random.beta(1, 2, 60)
-        truth = (random.random(60) < wrong).mean()
-        (share,) = score_examples(judged(1 - wrong, [4] * 60)).shares("score")
-        low, high = share.interval
-        covered.append(low <= truth <= high)
-    assert np.mean(covered) >= 0.95
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +67,7 @@ def test_suspects_tell_each_class_and_the_memory(run, capsys):
             bad += [table["id"][n] in wrong for n in mine]
         assert row["examples"] == len(chances)
         assert row["wrong"] == pytest.approx(np.mean(chances))
-        assert row["low"] <= row["wrong"] <= row["high"]
+        assert row["low"] is None, "no network judged what it did not train on"
         assert row["truly_wrong"] == pytest.approx(np.mean(bad))
     assert whole["class"] == "all"
     assert whole["examples"] == sum(row["examples"] for row in classes)

@@ -14,7 +14,7 @@ from metasp.cli.options import OWN_FILES, OneOf, data_option, import_option, jso
 from metasp.cli.terminal import typed_again
 from metasp.config import default_runs
 from metasp.console import text_console
-from metasp.errors import UserError
+from metasp.errors import UserError, or_user_error
 from metasp.reports.suspects import (
     DEFINITIONS,
     Row,
@@ -22,15 +22,22 @@ from metasp.reports.suspects import (
     as_csv,
     class_rows,
     class_table,
+    cleaned_csv,
+    cleaned_parquet,
+    cleaned_rows,
+    count_sentence,
     memory_at_end,
     place_words,
     read_scores,
 )
 from metasp.reports.tables import terminal
 from metasp.spec import RunSpec
-from metasp.store import open_run
+from metasp.store import RunDir, open_run
+from metasp.store.files import write_atomic
+from metasp.store.tables import TABLES
 from metasp.suspects import WAYS
 
+CLEANED = (".csv", ".parquet")
 SHOWN = 20  # rows on a terminal, unless asked for another number
 
 EXAMPLES = """
@@ -38,7 +45,9 @@ EXAMPLES = """
 Examples:
   metasp run --label-noise 0.3
   metasp suspects runs/split-digits-metasp-robust-m200-s1231-0123456789ab --top 50
+  metasp suspects RUN --folds 5
   metasp suspects RUN --format csv > suspects.csv
+  metasp suspects RUN --cleaned cleaned.parquet
   metasp run --spec RUN/spec.toml --exclude suspects.csv
 """
 
@@ -57,44 +66,109 @@ Examples:
     "--format", "form", type=OneOf(["terminal", "csv", "json"]), default="terminal",
     show_default=True, help="Format of the output.",
 )  # fmt: skip
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    metavar="K",
+    help="First train K networks, each without a part of the examples, which judges that part. RUN "
+    "keeps what they say.",
+)
+@click.option(
+    "--cleaned",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write all examples with what is thought of their labels to FILE (.csv or .parquet).",
+)
 @import_option
 @data_option
 @json_option
 def command(
-    run: Path, by: str | None, top: int | None, form: str, data: Path | None, as_json: bool
+    run: Path,
+    by: str | None,
+    top: int | None,
+    form: str,
+    folds: int | None,
+    cleaned: Path | None,
+    data: Path | None,
+    as_json: bool,
 ) -> None:
     """List the examples of RUN that are most likely mislabelled, the most suspect first. They are
-    ranked by the odds that a label is right. Older runs and runs with very many classes have no
-    odds; they are ranked by the score of a method that judges labels, by the mean margin or by the
-    mean loss in training. The command also says how many labels of each class look wrong, what the
-    memory holds and, if it is known which labels are wrong, how well they are found."""
+    ranked by the odds that a label is right. Runs with very many classes have no odds; they are
+    ranked by the score of a method that judges labels, by the mean margin or by the mean loss in
+    training. The command also says how many labels of each class look wrong, what the memory holds
+    and, if it is known which labels are wrong, how well they are found. With --folds networks that
+    did not train on an example judge it too, and tell how many labels are wrong."""
     if as_json and form == "csv":
         raise UserError("--json and --format csv ask for two formats: give one of them.")
+    if cleaned is not None and cleaned.suffix not in CLEANED:
+        raise UserError(f"--cleaned {cleaned} must end in {' or '.join(CLEANED)}.")
     directory = open_run(run)
+    if folds is not None:
+        judge_by_folds(directory, data, folds)
     told = read_scores(directory)
     way = told.way(by)
     places = told.scores.suspects(way, top)
+    total = told.scores.total(way)
     expected = told.scores.expected(way)
+    if cleaned is not None:
+        write_cleaned(directory, told, way, data, cleaned)
     rows = [told.row(int(place)) for place in places]
     why = add_origins(rows, directory.spec(), data)
     if as_json or form == "json":
         about = {"run": str(run), "by": way, "examples": len(told.scores.ids)}
-        found = {"expected": expected, "suspects": rows, "quality": told.found()}
+        interval = total.interval if total.known else None
+        count = {"expected": expected, "interval": interval, "between": total.interval}
+        found = {**count, "suspects": rows, "quality": told.found()}
         stream = {"classes": class_rows(told, way), "memory": memory_at_end(directory, told)}
         print(json.dumps({**about, **found, **stream}))
     elif form == "csv":
         sys.stdout.write(as_csv(rows, way))
     else:
-        show(told, rows, way, expected, top)
+        show(told, rows, way, top)
         classes = class_table(told, way, memory_at_end(directory, told))
         text_console().print(terminal([classes]), soft_wrap=True, end="")
         if rows:
-            print(next_steps(run, directory.spec().method))
+            print(next_steps(run, directory.spec().method, told))
     if why is not None:
         print(f"note: the files are not named: {why}", file=sys.stderr)
 
 
-def next_steps(run: Path, method: str) -> str:
+def judge_by_folds(run: RunDir, data: Path | None, folds: int) -> None:
+    """Let networks judge the examples that did not train on them, and store what they say."""
+    import pyarrow as pa
+    import torch
+
+    from metasp.data import load_benchmark
+    from metasp.train.cross_fit import cross_fit
+
+    spec = run.spec()
+    stream = load_benchmark(spec, data)
+    if stream.source.digest != spec.data_digest:
+        raise UserError(f"the data of {run.path} is no longer what the run was trained on.")
+    torch.set_num_threads(spec.threads)
+
+    def show_fold(fold: int) -> None:
+        print(f"training network {fold + 1} of {folds}", file=sys.stderr)
+
+    columns = cross_fit(spec, stream, folds, show_fold)
+    run.attach("held_out.parquet", pa.table(columns, schema=TABLES["held_out.parquet"]))
+
+
+def write_cleaned(run: RunDir, told: RunScores, way: str, data: Path | None, target: Path) -> None:
+    """Write all examples with what is thought of their labels."""
+    from metasp.data.origin import origins_of
+
+    rows = cleaned_rows(run, told, way)
+    origins, _ = origins_of(run.spec(), data, [row["id"] for row in rows])
+    for row in rows:
+        row["file"], row["row"] = origins.get(row["id"], (None, None))
+    content = cleaned_csv(rows) if target.suffix == ".csv" else cleaned_parquet(rows)
+    with or_user_error(f"cannot write {target}", "choose another place."):
+        write_atomic(target, content)
+    print(f"cleaned list: {target}", file=sys.stderr)
+
+
+def next_steps(run: Path, method: str, told: RunScores) -> str:
     """Return the commands that train again without the suspects, and those to verify some first.
 
     Over folders, tables and texts with one task or several (benchmarks/corrected.txt) plain replay
@@ -103,7 +177,10 @@ def next_steps(run: Path, method: str) -> str:
     runs = [] if run.parent == default_runs() else ["--runs", str(run.parent)]
     by_replay = [] if method == "er" else ["--method", "er"]
     spec = ["--spec", str(run / "spec.toml")]
-    steps = {
+    steps = {}
+    if told.scores.held_out is None and not told.scores.of_numbers:
+        steps["count them"] = shlex.join(["metasp", "suspects", str(run), "--folds", "5", *again])
+    steps |= {
         "train better": f"metasp suspects {where} --format csv > suspects.csv",
         "": shlex.join(
             ["metasp", "run", *by_replay, *spec, *runs, *again, "--exclude", "suspects.csv"]
@@ -126,18 +203,12 @@ def add_origins(rows: list[Row], spec: RunSpec, data: Path | None) -> str | None
     return why
 
 
-def show(told: RunScores, rows: list[Row], way: str, expected: int, top: int | None) -> None:
+def show(told: RunScores, rows: list[Row], way: str, top: int | None) -> None:
     console = text_console()
-    total = len(told.scores.ids)
     shown = rows if top is not None else rows[:SHOWN]
     if shown:
         console.print(suspects_table(told, shown, way))
-    share = f"{100 * expected / total:.1f}%"
-    console.print(
-        f"By {way}, about {expected} of {total} labels ({share}) look wrong; where a network has "
-        "not learned its data, or a class is mostly wrong, this is a rough guess.",
-        soft_wrap=True,
-    )
+    console.print(count_sentence(told.scores, way), soft_wrap=True)
     if len(shown) < len(rows):
         console.print(f"{len(rows) - len(shown)} more: --top N, or --format csv.")
     found = told.found()

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from metasp.corrections import as_cell
+from metasp.corrections import as_cell, read_rows
 from metasp.errors import UserError, unknown
 from metasp.reports.groups import Configuration, Group, seeds_text
 from metasp.reports.notes import common_ground
 from metasp.reports.significance import summarise
 from metasp.reports.tables import Cell, Table, plus_minus
 from metasp.store import RunDir
-from metasp.suspects import NO_CLASS, WAYS, Scores, Share, quality, score_examples
+from metasp.suspects import NO_CLASS, WAYS, Scores, quality, score_examples
 
 Row = dict[str, Any]
 
@@ -28,8 +28,8 @@ DEFINITIONS = (
 
 
 HOW = (
-    "look wrong: labels expected to be wrong, with the 95% interval of a share of so many "
-    "examples; it does not cover a model that is wrong about its examples."
+    "look wrong: the share of labels that look wrong. between: shares between which the true one "
+    "lies; it is known where networks that did not train on the examples judged them (--folds)."
 )
 
 SHARES = {
@@ -131,22 +131,102 @@ def scores_of(run: RunDir) -> RunScores:
     names = tuple(str(name) for name in (run.result() or {}).get("class_names") or ())
     noise = run.noise()
     wrong = None if noise is None else dict(zip(noise["id"], noise["true_label"]))
-    return RunScores(score_examples(run.scores(), run.influence()), names, wrong)
+    scores = score_examples(run.scores(), run.influence(), run.held_out())
+    return RunScores(scores, names, wrong)
+
+
+def count_sentence(scores: Scores, way: str) -> str:
+    """Return how many labels are wrong, as far as it is known."""
+    total = scores.total(way)
+    expected, share = round(total.expected), f"{100 * total.part:.1f}%" if total.examples else "–"
+    if total.interval is None:
+        return (
+            f"By {way}, {expected} of {total.examples} labels ({share}) look wrong to a network "
+            "that was trained on them, which may be far from the truth."
+        )
+    low, high = (f"{100 * edge:.0f}%" for edge in total.interval)
+    if total.known:
+        return (
+            f"About {expected} of {total.examples} labels ({share}) are wrong, between {low} and "
+            f"{high}, by networks that did not train on them."
+        )
+    return (
+        f"How many of the {total.examples} labels are wrong cannot be told: between {low} and "
+        f"{high}. The networks that did not train on them are too unsure; train longer, or give a "
+        "stronger network or more examples."
+    )
 
 
 def as_csv(rows: Sequence[Row], by: str) -> str:
     """Return rows as a file that `--exclude`, `--relabel` (by its column suggested) and, with
     corrected labels, `--verified` take: classes by their names, in cells that no spreadsheet takes
     for a formula. Nothing is suggested where the model agrees with the label."""
-    import pandas as pd
-
     names = ["id", "label", "suggested", by, "task", "file", "row"]
     names += ["true_name"] if rows and "true_label" in rows[0] else []
     named = []
     for row in rows:
         suggested = None if row["predicted"] == row["label"] else row["predicted_name"]
         named.append({**row, "label": row["label_name"], "suggested": suggested})
-    cells = pd.DataFrame(named, columns=names, dtype=object)
+    return _csv(named, names)
+
+
+CLEANED = ("id", "file", "row", "label", "verdict", "clean_label", "part")
+
+
+def cleaned_rows(run: RunDir, told: RunScores, way: str) -> list[Row]:
+    """Return every example with its verdict: verified or wrong, as a person said; suspect; or ok.
+    `clean_label` is the class to go on with: the verified one, of a suspect the suggested one where
+    there is one, else the label; none where it is wrong and nobody knows the class. Test examples
+    that were held out of the same list are judged where networks judged them (--folds)."""
+    scores = told.scores
+    said = {i: told.name(label) for i, label in run.spec().verified}
+    if run.verdicts.exists():
+        said |= read_rows(run.verdicts, len(scores.ids), ("label",))
+    suspects = set(scores.ids[scores.suspects(way)].tolist())
+    rows = []
+    for place, identity in enumerate(scores.ids.tolist()):
+        row = told.row(place)
+        suggested = None if row["predicted"] == row["label"] else row["predicted_name"]
+        rows.append(cleaned_row(identity, row["label_name"], suggested, identity in suspects))
+    table = run.held_out() or {"id": (), "fold": (), "label": (), "suggested": (), "wrong": ()}
+    columns = (table[name] for name in ("id", "fold", "label", "suggested", "wrong"))
+    for identity, fold, label, suggested, wrong in zip(*columns):
+        if fold < 0:
+            rows.append(
+                cleaned_row(identity, told.name(label), told.name(suggested), wrong > 0.5, "test")
+            )
+    for row in rows:
+        if row["id"] in said and row["part"] == "train":
+            row["clean_label"] = said[row["id"]] or None
+            row["verdict"] = "verified" if said[row["id"]] else "wrong"
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def cleaned_row(
+    identity: int, label: str | None, suggested: str | None, suspect: bool, part: str = "train"
+) -> Row:
+    """Return one row of a cleaned list, before a person's verdicts."""
+    verdict, clean = ("suspect", suggested) if suspect else ("ok", label)
+    return {"id": identity, "label": label, "verdict": verdict, "clean_label": clean, "part": part}
+
+
+def cleaned_csv(rows: Sequence[Row]) -> bytes:
+    """Return a cleaned list as CSV, in cells that no spreadsheet takes for a formula."""
+    return _csv(rows, CLEANED).encode()
+
+
+def cleaned_parquet(rows: Sequence[Row]) -> bytes:
+    """Return a cleaned list as Parquet."""
+    import pandas as pd
+
+    content: bytes = pd.DataFrame(rows, columns=CLEANED).astype({"row": "Int64"}).to_parquet()
+    return content
+
+
+def _csv(rows: Sequence[Row], names: Sequence[str]) -> str:
+    import pandas as pd
+
+    cells = pd.DataFrame(rows, columns=names, dtype=object)
     safe = cells.map(lambda cell: as_cell(cell) if isinstance(cell, str) else cell)
     text: str = safe.to_csv(index=False, lineterminator="\r\n")
     return text
@@ -168,10 +248,10 @@ def memory_at_end(run: RunDir, told: RunScores) -> dict[str, int | None] | None:
 def class_rows(told: RunScores, way: str) -> list[dict[str, Any]]:
     """Return what is estimated of each class and of all, and what is true where that is known."""
     shares = told.scores.shares(way)
-    total = Share(NO_CLASS, sum(s.examples for s in shares), sum(s.expected for s in shares))
+    total = told.scores.total(way)
     rows = []
     for share in (*shares, total) if shares else ():
-        low, high = share.interval
+        low, high = share.interval or (None, None)
         row: dict[str, Any] = {
             "label": None if share is total else share.label,
             "class": "all" if share is total else told.name(share.label),
@@ -190,12 +270,14 @@ def class_rows(told: RunScores, way: str) -> list[dict[str, Any]]:
 def class_table(told: RunScores, way: str, memory: Mapping[str, int | None] | None) -> Table:
     """Return the rows of classes with a note on the memory."""
     data = class_rows(told, way)
-    header = ["label", "examples", "look wrong, %", "95% interval"]
+    measured = told.scores.held_out is not None
+    header = ["label", "examples", "look wrong, %", *["between, %"] * measured]
     header += ["are wrong, %"] if told.wrong is not None else []
     rows = []
     for row in data:
-        interval = f"{100 * row['low']:.1f} to {100 * row['high']:.1f}"
-        texts = [row["class"], row["examples"], f"{100 * row['wrong']:.1f}", interval]
+        texts = [row["class"], row["examples"], f"{100 * row['wrong']:.1f}"]
+        if measured:
+            texts.append(f"{100 * row['low']:.0f} and {100 * row['high']:.0f}")
         texts += [f"{100 * row['truly_wrong']:.1f}"] if told.wrong is not None else []
         rows.append(tuple(Cell(str(text), bold=row["label"] is None) for text in texts))
     notes = [HOW]

@@ -136,6 +136,11 @@ class RunDir:
         """Return the labels that are wrong on purpose; None where none were asked for."""
         return self._columns("noise.parquet", NOISE)
 
+    def held_out(self) -> Columns | None:
+        """Return how networks judge the examples that did not train on them; None where they were
+        not asked to."""
+        return self._columns("held_out.parquet", TABLES["held_out.parquet"])
+
     def memory(self) -> Columns:
         """Return what the memory holds as of the newest checkpoint: slot, id, label and every
         column with a number per slot."""

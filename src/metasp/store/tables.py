@@ -60,7 +60,26 @@ MEMORY = schema_of(
     }
 )
 
-TABLES = {"noise.parquet": NOISE, "trusted.parquet": TRUSTED, "influence.parquet": INFLUENCE}
+HELD_OUT = schema_of(
+    {
+        "id": pa.int64(),
+        "task": pa.int32(),
+        "label": pa.int32(),
+        "fold": pa.int32(),
+        "odds": pa.float64(),
+        "wrong": pa.float64(),
+        "suggested": pa.int32(),
+        "predicted": pa.int32(),
+        "ambiguity": pa.float64(),
+    }
+)
+
+TABLES = {
+    "noise.parquet": NOISE,
+    "trusted.parquet": TRUSTED,
+    "influence.parquet": INFLUENCE,
+    "held_out.parquet": HELD_OUT,
+}
 """The tables of a run by their file. Each has a column `id`, by which examples are erased."""
 
 FOLDERS = {"memory": MEMORY, "scores": SCORES}
