@@ -92,7 +92,7 @@ def test_train_data_never_falls_back_to_the_truth(tmp_path: Path) -> None:
     pq.write_table(
         table.set_column(table.column_names.index("human_label"), "human_label", empty), file
     )
-    with pytest.raises(UserError, match="row 0 has label None"):
+    with pytest.raises(UserError, match="row 0 has no label"):
         load_benchmark(spec(f"folder:{tmp_path / 'set'}"))
 
 
@@ -157,7 +157,6 @@ def test_a_table_beside_a_folder_of_pictures(tmp_path: Path) -> None:
         ([("a.png", "", "ant")], "has no label: give it one"),
         ([("a.png", "ant", "")], "has no label: give it one"),
         ([("a.png", "ant", "ant"), ("a.png", "bee", "bee")], "names a picture twice"),
-        ([("../a.png", "ant", "ant")], "leads out of"),
     ],
 )
 def test_bad_tables_of_a_folder(tmp_path: Path, rows: Any, words: str) -> None:
@@ -208,7 +207,7 @@ def test_labels_from_a_file(tmp_path: Path, form: str) -> None:
         ([(1, "cat")], "has label 'cat', which is not a class"),
         ([("x", 1)], "has the id 'x': ids are whole numbers"),
         ([(row, 0) for row in range(40)], "class 'bee' of two has no train example"),
-        ([(1, "1,2")], "row 1 of .* has 3 values and there are 2 columns"),
+        ([(1, "1,2")], "more values in a row than names"),
     ],
 )
 def test_bad_files_of_labels(tmp_path: Path, rows: Any, words: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from metasp.data import load_benchmark
-from metasp.data.cache import cached_array, cached_note, written
+from metasp.data.lazy_images import cached_array
 from metasp.data.source import Source
 from metasp.errors import UserError
 from metasp.spec import RunSpec
@@ -65,28 +65,19 @@ def test_changed_content_is_read_anew(at: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "header", "empty", "other shape"])
 def test_a_damaged_array_is_made_again(at: Path, damage: str) -> None:
-    def fill(out: np.ndarray) -> None:
-        out[:] = np.arange(12).reshape(3, 4)
+    def rows_of(rows: range) -> np.ndarray:
+        return np.arange(12).reshape(3, 4)[rows.start : rows.stop]
 
-    cached_array("key", (3, 4), np.int64, fill)
+    cached_array("key", (3, 4), np.int64, rows_of, "counting")
     (path,) = (at / "cache").glob("*.npy")
     content = path.read_bytes()
     if damage == "other shape":
         np.save(path, np.zeros((3, 5)))
     else:
         path.write_bytes({"cut": content[:-1], "header": content[8:], "empty": b""}[damage])
-    again = cached_array("key", (3, 4), np.int64, fill)
+    again = cached_array("key", (3, 4), np.int64, rows_of, "counting")
     assert again.tolist() == np.arange(12).reshape(3, 4).tolist()
     assert path.read_bytes() == content
-
-
-def test_a_damaged_note_is_made_again(at: Path) -> None:
-    assert cached_note(["key"], lambda: [1, 2.5]) == [1, 2.5]
-    assert cached_note(["key"], lambda: None) == [1, 2.5]
-    (path,) = (at / "cache").glob("*.json")
-    for content in ("", "[1, 2", "[" * 10**5):
-        path.write_text(content)
-        assert cached_note(["key"], lambda: [3]) == [3]
 
 
 def test_writing_to_the_tensor_never_changes_the_file(at: Path) -> None:
@@ -106,24 +97,14 @@ def test_no_room_is_one_sentence(at: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_failure_half_way_leaves_nothing(at: Path) -> None:
-    def fill(out: np.ndarray) -> None:
-        out[0] = 1
-        raise UserError("stop")
+    def rows_of(rows: range) -> np.ndarray:
+        if rows.start:
+            raise UserError("stop")
+        return np.ones(len(rows))
 
     with pytest.raises(UserError, match="stop"):
-        cached_array("key", (3, 4), np.int64, fill)
+        cached_array("key", (1000,), np.int64, rows_of, "counting")
     assert [*(at / "cache").iterdir()] == []
-
-
-def test_two_writers_do_not_mix_their_files(tmp_path: Path) -> None:
-    """As containers have that share a cache: each writes its own file, and the last one stays."""
-    with written(tmp_path / "data") as one:
-        one.write(b"one")
-        with written(tmp_path / "data") as other:
-            other.write(b"other")
-        assert (tmp_path / "data").read_bytes() == b"other"
-    assert (tmp_path / "data").read_bytes() == b"one"
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 @pytest.mark.slow

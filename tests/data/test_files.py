@@ -1,6 +1,5 @@
 """Texts and numbers from CSV, JSON and Parquet files."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from metasp.data import load_benchmark, texts
-from metasp.data.origin import origins_of, texts_of
+from metasp.data.loading import origins_of, texts_of
 from metasp.errors import UserError
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
@@ -168,7 +167,7 @@ BAD = {
     "no parquet": (b"PAR1", "parquet", "cannot be read"),
     "a hole": (b"a,label\n1,x\n,y\n3,x\n", "csv", "column 'a' has empty cells"),
     "an empty text": (b"text,label\nhello,x\n,y\n", "csv", "row 1 has no text"),
-    "no label": (b"a,label\n1,x\n2,\n3,y\n", "csv", "labels must be"),
+    "no label": (b"a,label\n1,x\n2,\n3,y\n", "csv", "row 1 has no label"),
     "two texts": (b"a,b,label\nhello,you,x\nhi,me,y\n", "csv", "--text-column"),
     "no column of labels": (b"text,a\nhello,b\n", "csv", "name it with --label-column"),
 }
@@ -199,6 +198,9 @@ def test_only_files_need_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyP
     np.savez(tmp_path / "a.npz", inputs=NUMBERS[["width"]], labels=kinds)
     for name in ("split-digits", f"arrays:{tmp_path / 'a.npz'}"):
         assert load_benchmark(RunSpec(benchmark=name)).tasks
-    (tmp_path / "a.json").write_text(json.dumps({"a": 1, "label": 2}))
+    for kind in ("csv", "json"):
+        name = stored(NUMBERS, tmp_path, kind)
+        assert load_benchmark(RunSpec(benchmark=name, label_column="kind")).tasks
+    name = stored(NUMBERS, tmp_path, "parquet")
     with pytest.raises(ImportError):
-        load_benchmark(RunSpec(benchmark=f"json:{tmp_path / 'a.json'}"))
+        load_benchmark(RunSpec(benchmark=name, label_column="kind"))

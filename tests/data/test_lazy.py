@@ -17,9 +17,8 @@ import torch
 from PIL import Image
 
 from metasp import encoded
-from metasp.data import pictures
+from metasp.data import lazy_images
 from metasp.data.loading import folder as folder_source
-from metasp.data.request import Request
 from metasp.encoded import EncodedRows, EncodedSlots, ahead
 from metasp.errors import UserError
 from metasp.experiment import Experiment, prepare
@@ -172,7 +171,7 @@ def stored_place(runs: Path) -> Place | None:
 def test_what_a_table_says_beside_its_pictures(tmp_path: Path) -> None:
     data = tables(tmp_path / "set")
     eager, lazy = (
-        folder_source(str(data), Request(domain_column="day", decode=decode), None)
+        folder_source(str(data), RunSpec(split_by="column:day", decode=decode), None)
         for decode in ("eager", "lazy")
     )
     assert torch.equal(eager.labels, lazy.labels)
@@ -190,8 +189,8 @@ def test_nothing_raw_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("METASP_CACHE", str(tmp_path / "cache"))
     data = folder_set(tmp_path / "set")
     finish(experiment(data, tmp_path / "runs", decode="lazy"))
-    pictures = len([*data.rglob("*.png")])
-    assert all(np.load(path).shape == (pictures,) for path in tmp_path.rglob("*.npy"))
+    arrays = [np.load(path) for path in tmp_path.rglob("*.npy")]  # checksums and constants
+    assert {array.dtype for array in arrays} == {np.dtype("uint64"), np.dtype("float64")}
 
 
 def test_the_size_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,13 +198,13 @@ def test_the_size_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("METASP_CACHE", str(tmp_path / "cache"))
     data = folder_set(tmp_path / "set")
     size = (len(CLASSES) * (EACH + 3)) * 3 * 12 * 12
-    monkeypatch.setattr(pictures, "LARGE", size - 1)
+    monkeypatch.setattr(lazy_images, "LARGE", size - 1)
     large = experiment(data, tmp_path / "runs")
     assert large.spec.decode == "lazy"
-    monkeypatch.setattr(pictures, "LARGE", size)
+    monkeypatch.setattr(lazy_images, "LARGE", size)
     small = experiment(data, tmp_path / "runs")
     assert small.spec.decode == "auto"
-    monkeypatch.setattr(pictures, "LARGE", 1)
+    monkeypatch.setattr(lazy_images, "LARGE", 1)
     for first in (large, small):
         assert prepare(first.spec, tmp_path / "runs").spec == first.spec
 
@@ -237,7 +236,7 @@ class TestMemory:
                 flat = np.full((200, 200, 3), 20 * row, np.uint8)
                 flat[::2] = noise_picture(row, 200)[::2]
                 (tmp_path / "set" / name / f"{row}.png").write_bytes(png(flat))
-        source = folder_source(str(tmp_path / "set"), Request(image_size=8, decode="lazy"), None)
+        source = folder_source(str(tmp_path / "set"), RunSpec(image_size=8, decode="lazy"), None)
         assert isinstance(source.inputs, EncodedRows)
         slots = EncodedSlots(4, source.inputs)
         batch = source.train.take(torch.tensor([0, 2]))
@@ -271,7 +270,7 @@ class TestMemory:
         assert torch.equal(left.read(left.occupied).inputs, pictures_in(run)[left.occupied])
 
     def test_written_again_and_cleared(self, tmp_path: Path) -> None:
-        source = folder_source(str(folder_set(tmp_path / "set")), Request(decode="lazy"), None)
+        source = folder_source(str(folder_set(tmp_path / "set")), RunSpec(decode="lazy"), None)
         assert isinstance(source.inputs, EncodedRows)
         memory, slots = Memory(3, pictures=source.inputs), torch.tensor([0, 1, 2])
         for rows in ([0, 1, 2], [5, 4, 3]):

@@ -70,12 +70,16 @@ def test_a_page_shows_the_words(tmp_path):
     ("changes", "settings", "words"),
     [
         ({}, {"model": None}, r"several inputs .*lower.*as model= of metasp.run"),
-        ({"inputs.upper": np.zeros((5, 3))}, {}, "different lengths, 5 of upper and 1797 of lower"),
+        ({"inputs.upper": np.zeros((5, 3))}, {}, "different lengths, 1797 of lower and 5 of upper"),
         ({"inputs": np.zeros((1797, 3))}, {}, "holds both inputs and inputs.lower"),
         ({"inputs.words": np.array(["a"] * 1797)}, {}, "inputs.words has shape"),
         ({"inputs.upper": None}, {}, "cannot take the examples"),
         ({}, {"method": "gmed"}, "gmed needs inputs that are one tensor"),
-        ({}, {"method": "metasp-rehsel"}, "selection rehsel needs inputs that are one tensor"),
+        (
+            {},
+            {"method": "metasp-rehsel"},
+            "a selection that clusters pixels needs inputs that are one tensor",
+        ),
     ],
 )
 def test_what_cannot_be_learned(tmp_path, changes, settings, words):

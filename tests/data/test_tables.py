@@ -109,7 +109,7 @@ def test_a_nest_of_inputs(tmp_path):
     )
     assert nested == arranged
     np.savez(tmp_path / "nest.npz", **arrays, **{"inputs.picture": UPPER})
-    with pytest.raises(UserError, match=r"inputs.picture is an input and the name of others"):
+    with pytest.raises(UserError, match=r"inputs.picture.upper lies within another"):
         metasp.run(names[1], model=Nest, runs=tmp_path / "runs", **SETTINGS)
 
 

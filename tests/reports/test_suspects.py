@@ -16,7 +16,7 @@ from PIL import Image
 import metasp
 from metasp.cli import main
 from metasp.data import load_source
-from metasp.data.origin import origins_of
+from metasp.data.loading import origins_of
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.tables import INFLUENCE

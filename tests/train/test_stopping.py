@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from metasp.data import load_benchmark
-from metasp.data.validation import held_out
+from metasp.data.verified import held_out
 from metasp.errors import UserError
 from metasp.events import Noted, StepTaken, TaskFinished, Validated
 from tests.methods.factories import digits, finish, small, weights

@@ -118,7 +118,7 @@ def drawer_of(run: RunDir, path: Path, built: Built) -> Drawer:
 def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, ...]]:
     """What the run's examples look like and the names of their classes, if the data is there."""
     from metasp.data import load_benchmark
-    from metasp.data.origin import texts_of
+    from metasp.data.loading import texts_of
     from metasp.encoded import LazyRows
     from metasp.trees import in_one
 
@@ -143,7 +143,7 @@ def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, 
 
 def origins_in_words(runs: Sequence[RunDir], data: Path | None) -> dict[int, str]:
     """The file or the row of each scored example, where it is in a file of the user's."""
-    from metasp.data.origin import origins_of
+    from metasp.data.loading import origins_of
 
     spec = runs[0].spec()
     if not spec.benchmark.startswith(OWN_FILES):

@@ -127,7 +127,7 @@ def methods() -> Rows:
 
 def benchmarks(data: Path | None) -> Rows:
     """Return the benchmarks, and whether their data is here."""
-    from metasp.data.catalogue import listing, row
+    from metasp.data.registry import listing, row
     from metasp.plugins import IMPORTED
 
     rows = listing(data)

@@ -194,7 +194,7 @@ def add_origins(rows: list[Row], spec: RunSpec, data: Path | None) -> str | None
     """Name the file or row of each suspect; or one sentence about why that cannot be done."""
     if not rows or not (spec.benchmark.startswith(OWN_FILES) or data is not None):
         return None
-    from metasp.data.origin import origins_of  # torch comes with it
+    from metasp.data.loading import origins_of  # torch comes with it
 
     found, why = origins_of(spec, data, [row["id"] for row in rows])
     for row in rows:

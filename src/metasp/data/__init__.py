@@ -1,4 +1,4 @@
-"""The streams of tasks; `loading.py` holds them by name, `catalogue.py` says what there is."""
+"""The streams of tasks; `loading.py` holds them by name, `registry.py` says what there is."""
 
 from typing import TYPE_CHECKING
 

@@ -15,38 +15,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp import trees
-from metasp.data.request import Request, sought_file
-from metasp.data.source import Columns, Source, source_of, with_constants
+from metasp.data.source import Columns, Source, refuse, source_of, split_column, with_constants
 from metasp.errors import UserError, unknown
+from metasp.spec import RunSpec
 from metasp.trees import Tree
 
 Array = np.ndarray[Any, Any]
 LUMA = (0.299, 0.587, 0.114)
-NAMES = {
-    "inputs": ("inputs", "x_train", "x"),
-    "labels": ("labels", "y_train", "y"),
-    "test_inputs": ("test_inputs", "x_test"),
-    "test_labels": ("test_labels", "y_test"),
-}
+NAMES = (
+    ("inputs", "x_train", "x"),
+    ("labels", "y_train", "y"),
+    ("test_inputs", "x_test"),
+    ("test_labels", "y_test"),
+)
 
 
-def npz_source(file: str, request: Request, data: Path | None) -> Source:
+def npz_source(path: Path, spec: RunSpec) -> Source:
     """Return the arrays `inputs` and `labels` of an .npz file, with `test_inputs` and
     `test_labels`, `class_names`, `text` and further columns (and `test_…` ones), as a source."""
-    path = sought_file(file, data, "arrays:FILE.npz")
-    request.refuse("arrays", "image_size", "colour", "label_column", "true_label_column")
+    refuse(spec, "arrays", "image_size", "colour", "label_column", "true_label_column")
     arrays = read_npz(path)
-    usual = {key: first_of(arrays, names) for key, names in NAMES.items()}
-    inputs = several(arrays, "inputs", usual["inputs"])
-    test_inputs = several(arrays, "test_inputs", usual["test_inputs"])
-    labels, test_labels, true = usual["labels"], usual["test_labels"], None
-    if request.label_column is not None:
-        labels, test_labels = column_in(arrays, request.label_column, usual["test_labels"])
-    if request.true_label_column is not None:
-        true, test_labels = column_in(arrays, request.true_label_column, usual["test_labels"])
+    inputs, labels, test_inputs, test_labels = (first_of(arrays, names) for names in NAMES)
+    inputs = several(arrays, "inputs", inputs)
+    test_inputs = several(arrays, "test_inputs", test_inputs)
+    true, domains, in_test = None, None, test_labels
+    if spec.label_column is not None:
+        labels, test_labels = column_in(arrays, spec.label_column, in_test)
+    if spec.true_label_column is not None:
+        true, test_labels = column_in(arrays, spec.true_label_column, in_test)
         if true is labels:
             raise UserError(
-                f"array {request.true_label_column!r} is both the labels and the true labels: "
+                f"array {spec.true_label_column!r} is both the labels and the true labels: "
                 "name the other one with --label-column."
             )
     if inputs is None or labels is None:
@@ -56,11 +55,11 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
         )
     if (test_inputs is None) != (test_labels is None):
         raise UserError(f"{path} has only one of test_inputs and test_labels: give both.")
-    domains = None
-    if request.domain_column is not None:
-        used = {name for names in NAMES.values() for name in names}
-        others = {name: array for name, array in arrays.items() if name not in used}
-        domains = column_in(others, request.domain_column, None)
+    by = split_column(spec)
+    if by is not None:
+        usual = {name for names in NAMES for name in names}
+        columns = {name: array for name, array in arrays.items() if name not in usual}
+        domains = column_in(columns, by, None)
     names = arrays.get("class_names")
     if names is not None and names.ndim != 1:
         raise UserError(f"class_names of {path} is not a list: store one name for each class.")
@@ -68,7 +67,7 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
         path.stem,
         [inputs] if test_inputs is None else [inputs, test_inputs],
         (labels, test_labels),
-        request,
+        spec,
         None if names is None else [str(name) for name in names.tolist()],
         domains,
         true,
@@ -76,82 +75,64 @@ def npz_source(file: str, request: Request, data: Path | None) -> Source:
     texts = arrays.get("text")
     if texts is not None and texts.dtype.kind == "U" and texts.ndim == 1:
         source = replace(source, texts=texts.tolist())
-    return replace(source, origin=lambda identity: (file, identity))
+    return source
 
 
 def column_in(
-    arrays: Mapping[str, Array], name: str, usual: Array | None
+    arrays: Mapping[str, Array], name: str, test: Array | None
 ) -> tuple[Array, Array | None]:
-    """Return the train values of a column and those of the test data, whose name begins with test_;
-    the `usual` ones if there is no such array."""
+    """Return the train values of a column, and those of the test data from the array of that name
+    after test_; `test` where there is none."""
     if name not in arrays:
         raise unknown("column", name, arrays)
-    return arrays[name], arrays.get(f"test_{name}", usual)
+    return arrays[name], arrays.get(f"test_{name}", test)
 
 
 # What numpy and zipfile raise for bytes that are not those of an archive.
-DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, TypeError,
-           OverflowError, SyntaxError, tokenize.TokenError)  # fmt: skip
+DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, TypeError, ValueError,
+           OverflowError, SyntaxError, tokenize.TokenError, MemoryError)  # fmt: skip
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of a file by name. Nothing in it is unpickled, and nothing is unpacked to disk."""
+    """Return the arrays of a file by name. Nothing in it is unpickled or unpacked to disk."""
     try:
         if not zipfile.is_zipfile(path):
-            raise UserError(
-                f"{path} is not an .npz file: write it with numpy.savez, or give folder:PATH of a "
-                "folder with Parquet files."
-            )
+            raise UserError(f"{path} is not an .npz file: write it with numpy.savez.")
         with np.load(path, allow_pickle=False) as archive:
-            for name in archive.files:
-                if "/" in name or "\\" in name or ".." in name:
-                    raise UserError(
-                        f"{path} holds an entry named {name!r}, which is a path and not the name "
-                        "of an array: write it with numpy.savez."
-                    )
-            return {name: pictures_or_rows(archive, name, path) for name in archive.files}
+            return {name: np.asarray(archive[name]) for name in archive.files}
     except UserError:
         raise
-    except (*DAMAGED, MemoryError, ValueError) as error:
+    except DAMAGED as error:
+        if "allow_pickle" in str(error):
+            raise UserError(
+                f"{path} holds pickled objects, which could run code: store plain numbers."
+            ) from error
         raise UserError(f"{path} is damaged ({str(error) or 'too large'}): write it again.") from (
             error
         )
 
 
-def pictures_or_rows(archive: Any, name: str, path: Path) -> Array:
-    try:
-        array = archive[name]
-    except ValueError as error:
-        if "allow_pickle" in str(error) or "Object arrays" in str(error):
-            raise UserError(
-                f"array {name!r} of {path} holds pickled objects, which could run code: store "
-                "plain numbers."
-            ) from error
-        raise UserError(f"array {name!r} of {path} is damaged: write it again.") from error
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"entry {name!r} of {path} is not an array: write it with numpy.savez.")
-    return array
-
-
-def several(arrays: Mapping[str, Array], key: str, one: Array | None) -> Any:
-    """The arrays `inputs.NAME` by their names, for a model that takes several inputs; or the one
-    array of inputs."""
-    found = {name: array for name, array in arrays.items() if name.startswith(f"{key}.")}
-    if not found:
-        return one
-    if one is not None:
-        raise UserError(f"the file holds both {key} and {min(found)}: leave one of them out.")
-    return by_name(found, key)
+def several(arrays: Mapping[str, Array], key: str, single: Array | None) -> Any:
+    """Return the arrays `key.NAME` by their names, for a model that takes several inputs; `single`
+    where there are none."""
+    named = {name: array for name, array in arrays.items() if name.startswith(f"{key}.")}
+    if named and single is not None:
+        raise UserError(f"the file holds both {key} and {min(named)}: leave one of them out.")
+    return by_name(named, key) if named else single
 
 
 def by_name(arrays: Mapping[str, Array], key: str) -> Any:
-    """Arrays called `key.NAME`, or just NAME, as a tree: a dot leads into a dictionary."""
-    paths = {name: name.removeprefix(f"{key}.").split(".") for name in arrays}
-    for name, path in paths.items():
-        if not all(path) or any(path == other[: len(path)] != other for other in paths.values()):
-            raise UserError(f"{name} is an input and the name of others: rename one of them.")
-    places = {"".join(f"[{part!r}]" for part in path): name for name, path in paths.items()}
-    return trees.from_columns("", {place: arrays[name] for place, name in places.items()})
+    """Return arrays called `key.NAME`, or just NAME, as a tree: a dot leads into a dictionary."""
+    root: dict[str, Any] = {}
+    for name in sorted(arrays):  # a.b comes after a
+        *path, last = name.removeprefix(f"{key}.").split(".")
+        node = root
+        for step in path:
+            node = node.setdefault(step, {})
+            if not isinstance(node, dict):
+                raise UserError(f"{name} lies within another input: rename one of them.")
+        node[last] = arrays[name]
+    return root
 
 
 def first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | None:
@@ -162,7 +143,7 @@ def array_source(
     name: str,
     sides: Sequence[Any],
     labels: Sequence[Any],
-    request: Request,
+    spec: RunSpec,
     class_names: Sequence[str] | None = None,
     domains: Sequence[Any] | None = None,
     true_labels: Any | None = None,
@@ -175,7 +156,9 @@ def array_source(
             "the test data lacks the column to split by: add it with test_ before its name (in "
             "`metasp.split` it is test_domains)."
         )
-    inputs = [as_inputs(side, request) for side in sides]
+    inputs = [as_inputs(side, spec) for side in sides]
+    if len({trees.kind(side) for side in inputs}) > 1:
+        raise UserError("train and test inputs differ in shape or kind: make them alike.")
     sizes = [trees.size(side) for side in inputs]
     values = joined_lists(labels, sizes, "labels")
     true = None
@@ -188,18 +171,15 @@ def array_source(
         true,
         None if domains is None else joined_lists(domains, sizes, "domains"),
     )
-    return joined_source(name, inputs, columns)
+    return inputs_source(name, inputs[0] if len(inputs) == 1 else trees.joined(inputs), columns)
 
 
-def joined_source(name: str, inputs: Sequence[Tree], columns: Columns) -> Source:
-    """Return the source of inputs split by split, with the columns beside them."""
-    if len({trees.kind(side) for side in inputs}) > 1:
-        raise UserError("train and test inputs differ in shape or kind: make them alike.")
-    joined = inputs[0] if len(inputs) == 1 else trees.joined(inputs)
-    digest = hashlib.sha256(trees.kind(joined).encode())
-    for path, leaf in sorted(trees.named_leaves(joined).items()):
+def inputs_source(name: str, inputs: Tree, columns: Columns) -> Source:
+    """Return the source of inputs in memory with the columns beside them."""
+    digest = hashlib.sha256(trees.kind(inputs).encode())
+    for path, leaf in sorted(trees.named_leaves(inputs).items()):
         digest.update(path.encode() + leaf.numpy().tobytes())
-    return with_constants(source_of(name, joined, columns, digest.digest()))
+    return with_constants(source_of(name, inputs, columns, digest.digest()))
 
 
 def joined_lists(columns: Sequence[Any], sizes: Sequence[int], what: str) -> list[Any]:
@@ -220,20 +200,20 @@ def as_list(column: Any, size: int, what: str) -> list[Any]:
     return list(values.tolist())
 
 
-def as_inputs(raw: Any, request: Request) -> Tree:
-    """Pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32; a tree of several
-    inputs as bytes, whole numbers or float32, of any shape."""
+def as_inputs(raw: Any, spec: RunSpec) -> Tree:
+    """Return pictures (n, c, h, w) as bytes or float32, or rows (n, d) as float32; a tree of
+    several inputs as bytes, whole numbers or float32, of any shape."""
     if isinstance(raw, Mapping | tuple):
-        request.refuse("several inputs", "label_column", "true_label_column", "id_column")
+        refuse(spec, "several inputs", "label_column", "true_label_column", "id_column")
         leaves = trees.named_leaves(raw)
-        found = {place: as_column(dotted(place), leaf) for place, leaf in leaves.items()}
-        lengths = {dotted(place): len(column) for place, column in found.items()}
+        columns = {place: as_column(dotted(place), leaf) for place, leaf in leaves.items()}
+        lengths = {dotted(place): len(column) for place, column in columns.items()}
         if len({*lengths.values()}) > 1:
-            told = " and ".join(f"{size} of {name}" for name, size in [*lengths.items()][:3])
-            raise UserError(f"the inputs have different lengths, {told}: give one row per example.")
-        tree = trees.from_columns("", found)
-        assert tree is not None
-        return tree
+            sizes = " and ".join(f"{size} of {name}" for name, size in [*lengths.items()][:3])
+            raise UserError(
+                f"the inputs have different lengths, {sizes}: give one row per example."
+            )
+        return trees.from_columns("", columns) or {}
     array = raw.numpy() if isinstance(raw, Tensor) else np.asarray(raw)
     if array.dtype.kind not in "buif" or array.ndim not in (2, 3, 4) or 0 in array.shape:
         raise UserError(
@@ -241,26 +221,26 @@ def as_inputs(raw: Any, request: Request) -> Tree:
             "or pictures (n, h, w), (n, h, w, c) or (n, c, h, w)."
         )
     if array.ndim == 2:
-        request.refuse("rows of a table", "label_column", "true_label_column", "id_column")
+        refuse(spec, "rows of a table", "label_column", "true_label_column", "id_column")
         return single(array)
     if array.ndim == 3:
         array = array[:, None]
-    elif array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):
+    elif array.shape[1] not in (1, 3):
         array = array.transpose(0, 3, 1, 2)
     if array.shape[1] not in (1, 3):
         raise UserError(f"pictures have shape {array.shape}: they need 1 or 3 channels.")
-    whole = array.dtype == np.uint8
-    pictures = torch.from_numpy(np.ascontiguousarray(array)) if whole else single(array)
-    return resized(coloured(pictures, request.colour), request.image_size)
+    as_bytes = array.dtype == np.uint8
+    pictures = torch.from_numpy(np.ascontiguousarray(array)) if as_bytes else single(array)
+    return resized(coloured(pictures, spec.colour), spec.image_size)
 
 
 def dotted(place: str) -> str:
-    """A place in a tree as the files name it."""
+    """Return a place in a tree as the files name it."""
     return ".".join(map(str, trees.places(place)))
 
 
 def as_column(name: str, array: Array) -> Tensor:
-    """One of several inputs: numbers with the example on the first axis."""
+    """Return one of several inputs: numbers with the example on the first axis."""
     if array.dtype.kind not in "buif" or array.ndim == 0 or 0 in array.shape:
         raise UserError(
             f"inputs.{name} has shape {array.shape} of kind {array.dtype}: give numbers with a row "
@@ -268,12 +248,12 @@ def as_column(name: str, array: Array) -> Tensor:
         )
     if array.dtype.kind == "f":
         return single(array)
-    kept = array.dtype in (np.uint8, np.bool_)
-    return torch.from_numpy(np.array(array, array.dtype if kept else np.int64))
+    small = array.dtype in (np.uint8, np.bool_)
+    return torch.from_numpy(np.array(array, array.dtype if small else np.int64))
 
 
 def single(array: Array) -> Tensor:
-    """Numbers in single precision, all of them finite."""
+    """Return numbers in single precision, all of them finite."""
     with np.errstate(over="ignore"):
         inputs = torch.from_numpy(array.astype(np.float32, order="C"))
     if not inputs.isfinite().all():
@@ -287,7 +267,7 @@ def single(array: Array) -> Tensor:
 
 
 def coloured(pictures: Tensor, colour: str | None) -> Tensor:
-    """Grey pictures as three equal channels, or colour ones by their brightness."""
+    """Return grey pictures as three equal channels, or colour ones by their brightness."""
     channels = pictures.shape[1]
     if colour == "rgb" and channels == 1:
         return pictures.expand(-1, 3, -1, -1).contiguous()

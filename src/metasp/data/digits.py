@@ -1,6 +1,5 @@
 """scikit-learn's 8×8 digits: real images that need no download."""
 
-import gzip
 import hashlib
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,18 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metasp.data.request import Request
-from metasp.data.source import Source
+from metasp.data.source import Source, refuse, split_column
 from metasp.errors import UserError
+from metasp.spec import RunSpec
 from metasp.trees import one_tensor
 
 ANGLES = (0, 30, 60, 90, 120)  # below 180, where a 6 becomes a 9
 
 
-def digits(request: Request | None = None) -> Source:
-    """1,797 grey images of ten digits; every fifth image of each class is test data."""
-    (request or Request()).refuse("the digits")
-    if request is not None and request.domain_column is not None:
+def digits(spec: RunSpec | None = None) -> Source:
+    """Return 1,797 grey images of ten digits; every fifth of each class is test data."""
+    spec = spec or RunSpec()
+    refuse(spec, "the digits")
+    if split_column(spec) is not None:
         raise UserError("split-digits has no columns: use --split-by class or order.")
     rows = stored_rows()
     pixels = (rows[:, :-1] * 15).to(torch.uint8).reshape(-1, 1, 8, 8)
@@ -47,28 +47,29 @@ def digits(request: Request | None = None) -> Source:
 
 
 def stored_rows() -> Tensor:
-    """Whole numbers (1797, 65): the pixels of each image from 0 to 16, and its label. They are
-    read from the file of `load_digits`: scikit-learn takes longer to load than a run to start."""
+    """Return whole numbers (1797, 65): the pixels of each image from 0 to 16, and its label. They
+    are read from the file of `load_digits`: scikit-learn takes longer to load than a run to
+    start."""
     package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise UserError("the digits come with scikit-learn: pip install scikit-learn.")
-    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
-        numbers = np.array(file.read().replace(b"\n", b",").split(b",")[:-1], dtype=np.float64)
-    return torch.from_numpy(numbers).long().reshape(-1, 65)
+    assert package is not None
+    assert package.origin is not None
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return torch.from_numpy(np.loadtxt(file, delimiter=",")).long()
 
 
-def rotated_digits(request: Request) -> Source:
-    """All digits once per angle: the same ten classes in every task, turned a little further.
-    The id of a turned digit is that of the digit plus 1,797 for each angle before it."""
-    if request.domain_column not in (None, "angle"):
+def rotated_digits(spec: RunSpec) -> Source:
+    """Return all digits once per angle: the same ten classes in every task, turned a little
+    further. The id of a turned digit is that of the digit plus 1,797 for each angle before it."""
+    if split_column(spec) not in (None, "angle"):
         raise UserError("rotated-digits has one column to split by: use --split-by column:angle.")
-    upright = digits(replace(request, domain_column=None))
+    upright = digits(spec.with_(split_by=None))
     total = len(upright.labels) + len(upright.test_labels)
     count = len(ANGLES)
-    sides = (one_tensor(upright.inputs, "turning"), one_tensor(upright.test_inputs, "turning"))
-    inputs, tests = (torch.cat([turned(side, angle) for angle in ANGLES]) for side in sides)
+    inputs, tests = (
+        torch.cat([turned(one_tensor(side, "turning"), angle) for angle in ANGLES])
+        for side in (upright.inputs, upright.test_inputs)
+    )
     train = inputs.float() / 255
-    ids = upright.train.ids
     return replace(
         upright,
         name="rotated digits",
@@ -79,7 +80,7 @@ def rotated_digits(request: Request) -> Source:
         mean=(round(float(train.mean()), 4),),
         std=(round(float(train.std()), 4),),
         digest=hashlib.sha256(inputs.numpy().tobytes()).hexdigest()[:16],
-        ids=torch.cat([ids + total * number for number in range(count)]),
+        ids=torch.cat([upright.train.ids + total * number for number in range(count)]),
         domains=torch.arange(count).repeat_interleave(len(upright.labels)),
         test_domains=torch.arange(count).repeat_interleave(len(upright.test_labels)),
         domain_names=tuple(f"{angle}°" for angle in ANGLES),
@@ -88,7 +89,7 @@ def rotated_digits(request: Request) -> Source:
 
 
 def turned(images: Tensor, angle: int) -> Tensor:
-    """Bytes (n, 1, 8, 8), turned counter-clockwise about the middle."""
+    """Return bytes (n, 1, 8, 8), turned counter-clockwise about the middle."""
     from scipy.ndimage import rotate
 
     values = rotate(images.float().numpy(), angle, axes=(3, 2), reshape=False, order=1)

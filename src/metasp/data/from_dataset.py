@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from metasp import trees
 from metasp.config import defaults, fields_with
 from metasp.data.arrays import array_source
-from metasp.data.request import Request
+from metasp.data.source import READING
 from metasp.data.stream import Benchmark, assemble
 from metasp.errors import UserError, told_in_python, unknown
 from metasp.spec import RunSpec
@@ -40,7 +40,7 @@ def split(
     test_domains: Rows | None = None,
     **settings: Any,
 ) -> Benchmark:
-    """A stream of tasks from a torch Dataset of (input, label) pairs.
+    """Make a stream of tasks from a torch Dataset of (input, label) pairs.
 
     Inputs are pictures (tensors, arrays or PIL images) or rows of numbers, all of one shape, or a
     tuple or dictionary of tensors for a model of your own; the label may stand in the dictionary.
@@ -61,7 +61,7 @@ def split(
         name,
         [inputs for inputs, _ in sides],
         [labels for _, labels in sides],
-        Request.of(spec),
+        spec,
         None if class_names is None else list(class_names),
         None if domains is None else [domains, test_domains],
     )
@@ -69,30 +69,25 @@ def split(
 
 
 def resplit(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
-    """A stream made by hand under a spec's seed and noise; what was chosen by hand stays, unless
-    the spec says otherwise."""
-    for name in ("image_size", "colour", "label_column", "true_label_column", "text_column",
-                 "id_column", "test", "labels"):  # fmt: skip
-        given = getattr(spec, name)
-        if given is not None and given != benchmark.chosen.get(name):
+    """Return a stream made by hand under a spec's seed and noise, and the spec under what was
+    chosen by hand, unless the spec says otherwise."""
+    for name in (*READING[:5], "test", "labels"):
+        asked = getattr(spec, name)
+        if asked is not None and asked != benchmark.chosen.get(name):
             remedy = "give it to metasp.split" if name in SETTINGS else "leave it out"
             raise UserError(f"{name} cannot change a stream that is already split: {remedy}.")
     usual = defaults(RunSpec)
-    kept = {
+    chosen = {
         key: value
         for key, value in benchmark.chosen.items()
         if key == "benchmark" or getattr(spec, key) == usual[key]
     }
-    done = spec.with_(**kept)
+    done = spec.with_(**chosen)
     return done, assemble(benchmark.source, done, benchmark.chosen)
 
 
-def is_pair(item: Any) -> bool:
-    return isinstance(item, tuple | list) and len(item) == 2
-
-
 def collected(dataset: Any) -> tuple[Any, Any]:
-    """All inputs (n, …), or a tree of them, and labels (n,) of a Dataset."""
+    """Return all inputs (n, …), or a tree of them, and labels (n,) of a Dataset."""
     if isinstance(dataset, tuple | list) and len(dataset) == 2 and not all(map(is_pair, dataset)):
         raise UserError("a pair of inputs and labels is not a Dataset: give TensorDataset(x, y).")
     inputs, labels = [], []
@@ -100,19 +95,23 @@ def collected(dataset: Any) -> tuple[Any, Any]:
         value, label = pair_of(dataset[index], index)
         inputs.append(trees.named_leaves(as_arrays(value)))
         labels.append(label.item() if hasattr(label, "item") else label)
-    kinds = {tuple((place, leaf.shape) for place, leaf in sorted(x.items())) for x in inputs}
-    if len(kinds) != 1:
-        shapes = sorted({", ".join(f"{p}{shape}" for p, shape in kind) for kind in kinds})[:2]
+    if not inputs:
+        raise UserError("the dataset has no examples: there is nothing to learn.")
+    try:
+        columns = {place: np.stack([x[place] for x in inputs]) for place in inputs[0]}
+    except (KeyError, ValueError) as error:
         raise UserError(
-            f"the inputs of the dataset have {'different shapes: ' if shapes else 'no examples'}"
-            f"{', '.join(shapes)}: bring them to one shape first."
-        )
-    whole = {place: np.stack([x[place] for x in inputs]) for place in inputs[0]}
-    return trees.from_columns("", whole), np.asarray(labels)
+            "the inputs of the dataset have different shapes: bring them to one shape first."
+        ) from error
+    return trees.from_columns("", columns), np.asarray(labels)
+
+
+def is_pair(item: Any) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 2
 
 
 def pair_of(item: Any, index: int) -> tuple[Any, Any]:
-    """Input and label: a pair, or a dictionary of inputs with the label among them."""
+    """Return input and label of a pair, or of a dictionary of inputs with the label among them."""
     if isinstance(item, Mapping) and (key := trees.label_key(item)) is not None:
         return {name: value for name, value in item.items() if name != key}, item[key]
     if not is_pair(item):
@@ -123,13 +122,9 @@ def pair_of(item: Any, index: int) -> tuple[Any, Any]:
 
 
 def as_arrays(value: Any) -> Any:
-    """One input as an array, or several, in a dictionary or a tuple of tensors, as arrays."""
+    """Return one input as an array; several, in a dictionary or a tuple of tensors, as arrays."""
     if isinstance(value, Mapping):
-        return {str(name): as_arrays(part) for name, part in value.items()}
-    if isinstance(value, tuple) and any(
-        isinstance(p, Tensor | np.ndarray | Mapping) for p in value
-    ):
+        return {str(name): as_arrays(item) for name, item in value.items()}
+    if isinstance(value, tuple) and isinstance(value[0], Tensor | np.ndarray | Mapping):
         return tuple(map(as_arrays, value))
-    if isinstance(value, Tensor):
-        return value.detach().cpu().numpy()
-    return np.asarray(value)
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)

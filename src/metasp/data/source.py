@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,14 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metasp.data.numbering import number_domains, number_labels
+from metasp.config import defaults, is_text
 from metasp.encoded import LazyRows
 from metasp.errors import UserError
+from metasp.spec import RunSpec
 from metasp.trees import Tree, named_leaves, one_tensor
 from metasp.types import Examples, Streams
 
 HOLD_OUT_SEED = 20220  # its own: test data must not move with the seed of a run
 CHUNK = 1 << 22  # numbers that are summed up at once
+COLUMN = "column:"  # begins a `split_by` that names a column
+READING = ("image_size", "colour", "label_column", "true_label_column", "text_column",
+           "id_column", "decode", "skip_corrupt")  # fmt: skip
+"""The settings of a spec that not every kind of data has a use for."""
 
 Origin = tuple[str, int | None]
 """A file and, where it holds many examples, the row in it, from 0."""
@@ -128,16 +134,21 @@ def source_of(
     labels, truth = torch.tensor(codes[:size]), torch.tensor(codes[size:] or codes)
     splits = {split for split, count in columns.splits.items() if count}
     test = "test" if "test" in splits else "validation"
-    if {"train", test} <= splits and not pool:
-        train_rows, test_rows = columns.rows("train"), columns.rows(test)
+    pooled = bool(pool) or not {"train", test} <= splits
+    if pooled:
+        rows = columns.rows(*(pool or columns.splits))
+        out = held_out(labels[rows], names)
+        train_rows, test_rows = rows[~out], rows[out]
     else:
-        pooled = columns.rows(*(pool or columns.splits))
-        out = held_out(labels[pooled], names)
-        train_rows, test_rows = pooled[~out], pooled[out]
-        test = ""
+        train_rows, test_rows = columns.rows("train"), columns.rows(test)
     digest = hashlib.sha256(content)
     digest.update(repr((codes, names, dict(columns.splits), columns.ids)).encode())
-    source = Source(
+    domains, domain_names = None, list[str]()
+    if columns.domains is not None:
+        numbers, domain_names = number_labels(columns.domains, None, "domain", "--split-by")
+        digest.update(repr((numbers, domain_names)).encode())
+        domains = torch.tensor(numbers)
+    return Source(
         name=name,
         inputs=inputs,
         labels=labels[train_rows],
@@ -146,25 +157,53 @@ def source_of(
         class_names=tuple(names),
         mean=(),
         std=(),
-        digest="",
+        digest=digest.hexdigest()[:16],
         tasks=default_tasks(len(names)),
         ids=train_rows if columns.ids is None else ids_of(columns.ids)[train_rows],
         rows=train_rows,
         test_rows=test_rows,
-        pooled=not test,
+        pooled=pooled,
         true_labels=truth[train_rows] if true else None,
+        domains=None if domains is None else domains[train_rows],
+        test_domains=None if domains is None else domains[test_rows],
+        domain_names=tuple(domain_names),
     )
-    if columns.domains is not None:
-        numbers, called = number_domains(columns.domains)
-        digest.update(repr((numbers, called)).encode())
-        domains = torch.tensor(numbers)
-        source = replace(
-            source,
-            domains=domains[train_rows],
-            test_domains=domains[test_rows],
-            domain_names=tuple(called),
+
+
+def number_labels(
+    values: Sequence[Any],
+    names: Sequence[str] | None,
+    what: str = "label",
+    flag: str = "--label-column",
+) -> tuple[list[int], list[str]]:
+    """Number labels from 0. Returns the numbers and the name of each class; without `names` the
+    different values are the classes, in their own order."""
+    if None in values:
+        raise UserError(f"row {values.index(None)} has no {what}: fill it, or remove the row.")
+    kinds = {type(value) for value in values}
+    if not (kinds <= {int, bool} or (kinds == {str} and names is None)):
+        raise UserError(
+            f"{what}s must be whole numbers or all text, not "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}: store them so, or "
+            f"choose another {flag}."
         )
-    return replace(source, digest=digest.hexdigest()[:16])
+    classes = sorted(set(values)) if names is None else range(len(names))
+    numbers = {value: number for number, value in enumerate(classes)}
+    for row, value in enumerate(values):
+        if value not in numbers or (kinds != {str} and value < 0):
+            raise UserError(
+                f"row {row} has {what} {value!r}, out of range: {what}s are numbered from 0"
+                + (f" to {len(names) - 1}." if names else ".")
+            )
+    called = [str(value) for value in classes] if names is None else list(names)
+    for name, count in Counter(called).items():
+        if count > 1:
+            raise UserError(f"two classes have the same name {name!r}: rename one of them.")
+        if not is_text(name):
+            raise UserError(
+                f"the value {name!r} of a label or column contains control characters: rename it."
+            )
+    return [numbers[value] for value in values], called
 
 
 def ids_of(values: Sequence[Any]) -> Tensor:
@@ -226,11 +265,9 @@ def check_classes(source: Source) -> Source:
     return source
 
 
-def constants(
-    train: Examples, advance: Callable[[int], object] = lambda rows: None
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def constants(train: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of the train examples by channel (or by column of a
-    table), on the scale from 0 to 1 for bytes. `advance` is told how many were looked at."""
+    table), on the scale from 0 to 1 for bytes."""
     inputs = train.source
     if not isinstance(inputs, Tensor | LazyRows):  # several inputs are taken as they are
         return (), ()
@@ -248,7 +285,6 @@ def constants(
         others = [axis for axis in range(values.dim()) if axis != 1]
         total = total + values.sum(others)
         square = square + values.square().sum(others)
-        advance(batch.size)
     count = len(train) * numbers // inputs.shape[1]
     shift = total / count
     std = (square / count - shift.square()).clamp(min=0).sqrt()
@@ -264,3 +300,18 @@ def rounded(value: float, slack: float) -> float:
     more as it takes to come within ``slack``."""
     tries = (float(f"{value:.{digits}g}") for digits in range(4, 18))
     return next((near for near in tries if abs(near - value) <= slack), value)
+
+
+def split_column(spec: RunSpec) -> str | None:
+    """Return the name of the column whose values make the tasks, if a column does."""
+    by = spec.split_by or ""
+    return by.removeprefix(COLUMN) if by.startswith(COLUMN) else None
+
+
+def refuse(spec: RunSpec, name: str, *allowed: str) -> None:
+    """Raise one sentence if the spec asks for something that this kind of data has no use for."""
+    usual = defaults(RunSpec)
+    for setting in READING:
+        if setting not in allowed and getattr(spec, setting) != usual[setting]:
+            flag = f"--{setting.replace('_', '-')}"
+            raise UserError(f"{flag} does not apply to {name}: leave it out.")

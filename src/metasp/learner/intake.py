@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from metasp import trees
-from metasp.data.validation import held_out
+from metasp.data.verified import held_out
 from metasp.errors import BATCHNORM_NEEDS_TWO, UserError
 from metasp.influence.checks import enough_values
 from metasp.learner.build import LearnerSettings, UserCode

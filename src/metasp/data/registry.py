@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from metasp.data.request import local_folder
+from metasp.errors import UserError
 
 EMBEDDED = (  # name, tasks, origin
     ("split-digits", "5 × 2 classes", "scikit-learn's digits"),
@@ -106,3 +106,18 @@ def row(name: str, classes: str, tasks: str, image: str, origin: str, here: str)
         "where from": origin,
         "on this machine": here,
     }
+
+
+def local_folder(data: Path | None, *names: str) -> Path | None:
+    """Return the folder of a set under `data`, by one of its names, with or without its owner."""
+    if data is None:
+        return None
+    if not data.is_dir():
+        raise UserError(f"{data} is not a folder: name the one that holds the data with --data.")
+    for name in names:
+        if ".." in name.split("/") or name.startswith("/"):
+            raise UserError(f"{name!r} is not a name on the hub: write it as owner/name.")
+        for folder in (data / name, data / name.split("/")[-1]):
+            if folder.is_dir():
+                return folder
+    return None
