@@ -1,4 +1,5 @@
-# make run: the main job. make test: everything that must hold. Both install what they need, once.
+# make run: the main job. make test: what must hold at every change; make slow: all that takes long.
+# Each installs what it needs, once.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ PINS := constraints.txt
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --timeout 900 --numprocesses 2 --dist loadfile \
   --no-loadscope-reorder
 
-.PHONY: run test quick coverage mutants format docs bench wheel lock clean
+.PHONY: run test quick slow coverage mutants format docs bench wheel lock clean
 
 run: $(VENV)/installed
 	$(BIN)/metasp run
@@ -18,10 +19,15 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check src tests benchmarks reproduce docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(PYTEST) --durations 15
+	$(PYTEST) -m "not slow" --durations 15
 
+# While you work: the parts that compute, without the commands, the pages and the browser.
+QUICK := tests/test_*.py $(addprefix tests/,backbones data influence memory methods store train)
 quick: $(VENV)/installed-dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(QUICK)
+
+slow: $(VENV)/installed-dev
+	$(PYTEST) -m slow --durations 15
 
 # Which lines no test runs; slower than the tests alone.
 coverage: $(VENV)/installed-dev

@@ -1,7 +1,7 @@
 """Files of a run that are flipped, cut short, removed or swapped: whoever reads gets what the run
 stored, or one sentence that names what is damaged.
 
-METASP_FUZZ_CASES=1000 damages so many killed runs, METASP_FUZZ_SEED=N draws other damage."""
+METASP_FUZZ_CASES=N damages so many killed runs, METASP_FUZZ_SEED=N draws other damage."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ SPEC = RunSpec(
     threads=1,
 )
 SEED = int(os.environ.get("METASP_FUZZ_SEED", "1"))
-CASES = int(os.environ.get("METASP_FUZZ_CASES", "250"))
+CASES = int(os.environ.get("METASP_FUZZ_CASES", "1000"))
 HARMS = ("flip", "cut", "remove", "swap")
 
 

@@ -1,12 +1,14 @@
 """Whatever is trained, and wherever it is stopped: it goes on to the same bits.
 
-METASP_RESUME_CASES=300 draws more cases."""
+The slow tests draw 300 cases, or METASP_RESUME_CASES."""
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
@@ -21,10 +23,7 @@ from tests.helpers import assert_same_run, finish
 from tests.learner.factories import KNOWN, SHORT, everything, net, pair
 from tests.methods.factories import TELLING
 
-CASES = int(os.environ.get("METASP_RESUME_CASES", "24"))
-cases = settings(
-    max_examples=CASES, suppress_health_check=list(HealthCheck), print_blob=True, deadline=None
-)
+FEW, MANY = 20, int(os.environ.get("METASP_RESUME_CASES", "300"))
 SMALL = {"limit_per_class": 5, "tasks": 2, "memory": 20, "batch_size": 8, "memory_batch": 8,
          "width": 4, "threads": 1, "label_noise": 0.1}  # fmt: skip
 RATES = {"sgd": 0.05, "adagrad": 0.01}
@@ -63,9 +62,15 @@ def specs(draw) -> RunSpec:
     return RunSpec(method=method, **{**SMALL, **values})
 
 
-@cases
-@given(specs(), st.lists(st.floats(0, 1), min_size=1, max_size=3), st.sampled_from([0.0, 60.0]))
-def test_a_run_that_is_left_anywhere_ends_with_the_same_bits(spec, stops, seconds):
+def drawn(check: Callable[..., None], cases: int, *strategies: st.SearchStrategy) -> None:
+    """Check so many cases."""
+    chosen = settings(
+        max_examples=cases, suppress_health_check=list(HealthCheck), print_blob=True, deadline=None
+    )
+    chosen(given(*strategies)(check))()
+
+
+def check_run(spec, stops, seconds):
     """Left after a share of its events, with a checkpoint after each step or after each task."""
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -139,13 +144,8 @@ def cosine(optimizer) -> torch.optim.lr_scheduler.LRScheduler:
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
 
 
-@cases
-@given(
-    learners(),
-    st.sampled_from([{}, {"optimizer": adam}, {"scheduler": cosine}]),
-    st.lists(st.tuples(st.sampled_from(CHANGES), st.booleans()), min_size=2, max_size=7),
-)
-def test_a_learner_that_is_saved_and_loaded_anywhere_ends_with_the_same_bits(values, code, steps):
+def check_learner(values, code, steps):
+    """Saved and loaded after some of its changes."""
     try:
         if "optimizer" in code:
             values = {**values, "lr": None, "momentum": None}
@@ -161,3 +161,19 @@ def test_a_learner_that_is_saved_and_loaded_anywhere_ends_with_the_same_bits(val
                 left.save(Path(folder) / "learner")
                 left = ContinualLearner.load(Path(folder) / "learner", net(seed=1), **code)
     assert everything(left) == everything(whole)
+
+
+COUNTS = [FEW, pytest.param(MANY, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("cases", COUNTS)
+def test_a_run_that_is_left_anywhere_ends_with_the_same_bits(cases):
+    stops = st.lists(st.floats(0, 1), min_size=1, max_size=3)
+    drawn(check_run, cases, specs(), stops, st.sampled_from([0.0, 60.0]))
+
+
+@pytest.mark.parametrize("cases", COUNTS)
+def test_a_learner_that_is_saved_and_loaded_anywhere_ends_with_the_same_bits(cases):
+    code = st.sampled_from([{}, {"optimizer": adam}, {"scheduler": cosine}])
+    change = st.tuples(st.sampled_from(CHANGES), st.booleans())
+    drawn(check_learner, cases, learners(), code, st.lists(change, min_size=2, max_size=7))
