@@ -44,12 +44,17 @@ BATCHNORM_NEEDS_TWO = (
 )
 
 
+LISTED = 60  # names that an error lists
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a registry, with the nearest one that is."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}.")
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    listed = ", ".join(names[:LISTED]) + more
+    return UserError(f"unknown {kind} {name!r}: {hint}known are {listed}.")
 
 
 def told_in_python(function: Callable[P, R]) -> Callable[P, R]:

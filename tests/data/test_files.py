@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from metasp.data import load_benchmark, texts
-from metasp.data.loading import origins_of, texts_of
+from metasp.data.loading import origins_of
 from metasp.errors import UserError
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
@@ -114,7 +114,7 @@ def test_texts_as_hashed_words(tmp_path: Path, kind: str) -> None:
     inputs = run.benchmark.source.inputs
     assert isinstance(inputs, torch.Tensor)
     assert torch.allclose(inputs.norm(dim=1), torch.ones(40))
-    assert texts_of(run.spec, None, 40) == [*table["text"]]
+    assert run.benchmark.source.texts == [*table["text"]]
     ids = run.benchmark.source.train.ids.tolist()
     origins, why = origins_of(run.spec, None, ids)
     assert why is None
@@ -164,7 +164,7 @@ BAD = {
     "ragged": (b"a,label\n1,2\n1,2,3,4\n", "csv", "cannot be read"),
     "not text": (b"\xff\xfe\x00\x01", "csv", "cannot be read"),
     "no json": (b"{", "json", "cannot be read"),
-    "no parquet": (b"PAR1", "parquet", "cannot be read"),
+    "no parquet": (b"PAR1", "parquet", "not a sound Parquet file"),
     "a hole": (b"a,label\n1,x\n,y\n3,x\n", "csv", "column 'a' has empty cells"),
     "an empty text": (b"text,label\nhello,x\n,y\n", "csv", "row 1 has no text"),
     "no label": (b"a,label\n1,x\n2,\n3,y\n", "csv", "row 1 has no label"),

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 import pytest
+import torch
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 

@@ -118,7 +118,6 @@ def drawer_of(run: RunDir, path: Path, built: Built) -> Drawer:
 def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, ...]]:
     """What the run's examples look like and the names of their classes, if the data is there."""
     from metasp.data import load_benchmark
-    from metasp.data.loading import texts_of
     from metasp.encoded import LazyRows
     from metasp.trees import in_one
 
@@ -134,8 +133,8 @@ def examples_of(spec: RunSpec, data: Path | None) -> tuple[Material, tuple[str, 
     )
     source = parts[0].source
     inputs: Any = (source if isinstance(source, LazyRows) else in_one(source)).numpy()
-    texts = texts_of(spec, data, len(inputs))
-    if texts is not None:
+    texts = benchmark.source.texts
+    if texts is not None and len(texts) == len(inputs):
         words = {identity: texts[row] for identity, row in zip(ids.tolist(), rows.tolist())}
         return Texts(words), benchmark.source.class_names
     return Examples(ids, rows, inputs), benchmark.source.class_names

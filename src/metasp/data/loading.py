@@ -1,6 +1,6 @@
 """From a name to a stream of tasks. BENCHMARKS is a dictionary you can read."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -174,12 +174,6 @@ def sought_file(path: str, data: Path | None, example: str) -> Path:
     if not file.is_file():
         raise UserError(f"{path} is not a file: give {example}.")
     return file
-
-
-def texts_of(spec: RunSpec, data: Path | None, size: int) -> Sequence[str] | None:
-    """Return the `size` rows of a run's data in words, where the user's file says."""
-    texts = load_source(spec, data).texts
-    return texts if texts is not None and len(texts) == size else None
 
 
 def origins_of(

@@ -117,22 +117,27 @@ def is_image(kind: Any) -> bool:
 
 def folder_table(folder: Path) -> Table:
     """Return the Parquet files of a folder in the hub's layout; those without rows say nothing."""
-    import pyarrow.parquet as pq
-
     files: list[tuple[str, int]] = []
     splits: dict[str, list[Path]] = {}
     named = split_files(folder)
     for split in sorted(named, key=lambda split: (split != "train", split == "test", split)):
         for path in named[split]:
-            try:
-                size = pq.read_metadata(path).num_rows
-            except (pa.ArrowException, OSError) as error:
-                raise UserError(f"{path} is not a sound Parquet file: get it again.") from error
+            size = rows_in(path)
             if size:
                 files.append((str(path.relative_to(folder)), size))
                 splits.setdefault(split, []).append(path)
     parts = {split: read_parquet(paths) for split, paths in splits.items()}
     return library_table(folder.name, parts, files)
+
+
+def rows_in(path: Path) -> int:
+    """Return the number of rows of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} is not a sound Parquet file: get it again.") from error
 
 
 def split_files(folder: Path) -> dict[str, list[Path]]:
@@ -155,6 +160,9 @@ def split_files(folder: Path) -> dict[str, list[Path]]:
 def file_table(kind: str, file: Path, test: Path | None) -> Table:
     """Return the table of one CSV, JSON or Parquet file, and that of its test data."""
     paths = {"train": file} if test is None else {"train": file, "test": test}
+    for path in paths.values():
+        if kind == "parquet" and not rows_in(path):  # which the library does not read
+            raise UserError(f"{path} holds no rows: check that it is the right file.")
     read: Mapping[str, Callable[[Path], Any]] = {
         "csv": arrow_csv,
         "json": arrow_json,
