@@ -26,7 +26,7 @@ def with_corrections(tasks: Sequence[Task], corrections: Corrections, classes: i
             "corrections, or check which data these belong to."
         )
     labels = train.labels.clone()
-    for identity, label in (*corrections.relabel, *corrections.verified):
+    for _, label in (*corrections.relabel, *corrections.verified):
         if label >= classes:
             raise UserError(
                 f"there is no class {label}: classes are numbered from 0 to {classes - 1}."
