@@ -118,12 +118,6 @@ def test_the_same_corrections_are_the_same_run_and_contradictions_none():
             RunSpec(**bad)
 
 
-def test_a_spec_with_corrections_survives_its_file(tmp_path):
-    spec = RunSpec(exclude=(3,), verified=((4, 0), (5, 1)))
-    (tmp_path / "spec.toml").write_text(spec.to_toml())
-    assert RunSpec.from_toml(tmp_path / "spec.toml") == spec
-
-
 def test_the_newer_word_counts():
     old = Corrections((1, 2), ((3, 0), (4, 0)), ((5, 1),))
     newer = Corrections((3,), ((5, 0),), ((1, 1),))
@@ -136,11 +130,6 @@ def test_the_newer_word_counts():
 def test_a_name_comes_back_from_its_cell(name):
     assert from_cell(as_cell(name)) == name
     assert not as_cell(name).startswith(("=", "+", "-", "@", "\t"))
-
-
-def test_a_class_whose_name_ends_in_a_space_is_found(tmp_path):
-    path = written(tmp_path, "id,label\n1,cat \n2, dog\n")
-    assert read_corrections({"verified": path}, (" dog", "cat "), 9).verified == ((1, 1), (2, 0))
 
 
 def test_the_stream_is_as_it_was_said():

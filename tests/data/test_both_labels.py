@@ -1,7 +1,6 @@
 """Data with two labels: the one to learn, and the true one for scoring and tests alone."""
 
 import csv
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -215,19 +214,6 @@ def test_bad_files_of_labels(tmp_path: Path, rows: Any, words: str) -> None:
     path = labels_file(tmp_path / "other.csv", rows)
     with pytest.raises(UserError, match=words):
         load_benchmark(RunSpec(benchmark=place, labels=str(path)))
-
-
-def test_more_bad_files_of_labels(tmp_path: Path) -> None:
-    place = arrays(tmp_path, labels=TRUE, test_labels=TEST)
-    good = labels_file(tmp_path / "other.csv", [(1, 1)])
-    for file, column, words in (
-        ("none.csv", None, "is not a file: give --labels"),
-        (str(shutil.copy(good, tmp_path / "a.txt")), None, "neither a .csv nor a .parquet"),
-        (str(good), "lable", "did you mean 'label'"),
-        (str(labels_file(tmp_path / "b.csv", [(1, 1)], "number")), None, "one column of ids"),
-    ):
-        with pytest.raises(UserError, match=words):
-            load_benchmark(RunSpec(benchmark=place, labels=file, label_column=column))
 
 
 def test_noise_on_top_of_wrong_labels_is_scored_by_the_truth(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Streams that are dirty in several ways: counted by hand, beside the clean stream."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +9,8 @@ import torch
 from metasp.data import Benchmark, load_benchmark
 from metasp.data.noise import with_label_noise
 from metasp.errors import UserError
-from metasp.experiment import prepare
 from metasp.spec import RunSpec
 from metasp.types import Examples, Streams, Task
-from tests.helpers import finish
 
 CLEAN = load_benchmark(RunSpec(limit_per_class=100))
 TRUE = dict(zip(CLEAN.source.train.ids.tolist(), CLEAN.source.labels.tolist()))
@@ -106,14 +103,6 @@ def test_imbalance_alone_takes_away_and_changes_nothing_else() -> None:
     assert Counter(dirty(imbalance=0.001).tasks[0].train.labels.tolist()) == {0: 100, 1: 1}
 
 
-def test_noise_does_not_move_which_examples_stay() -> None:
-    """Each purpose has its own random stream."""
-    alone = dirty(imbalance=0.3)
-    both = dirty(imbalance=0.3, label_noise=0.4)
-    for one, two in zip(alone.tasks, both.tasks):
-        assert torch.equal(one.train.ids, two.train.ids)
-
-
 @pytest.mark.parametrize("scope", ["task", "seen"])
 def test_pairs_have_one_wrong_label_per_class(scope: str) -> None:
     found = dirty(label_noise=0.4, label_noise_kind="pairs", label_noise_scope=scope, tasks=2)
@@ -202,15 +191,3 @@ def test_what_a_stream_cannot_have_is_one_sentence(settings: dict[str, Any], wor
 def test_junk_of_a_stream_that_is_mostly_one_class_is_refused() -> None:
     with pytest.raises(UserError, match=r"one class has more than half .*: use --label-noise-kind"):
         with_label_noise(tiny_stream(5, 2, 2), 1.0, "junk", "task", Streams(1)["x"])
-
-
-def test_a_dirty_run_trains_stores_and_resumes(tmp_path: Path) -> None:
-    spec = RunSpec(
-        label_noise=0.6, label_noise_kind="junk", imbalance=0.5, method="er", epochs=1, tasks=2,
-        limit_per_class=20, memory=20, threads=1, device="cpu",
-    )  # fmt: skip
-    directory = finish(prepare(spec, tmp_path))
-    stored = directory.spec()
-    assert (stored.label_noise_kind, stored.imbalance) == ("junk", 0.5)
-    assert directory.noise() == load_benchmark(stored).flipped
-    assert prepare(stored, tmp_path).finished

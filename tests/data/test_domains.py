@@ -11,9 +11,7 @@ from metasp.data import load_benchmark
 from metasp.data.digits import ANGLES, digits
 from metasp.errors import UserError
 from metasp.experiment import prepare
-from metasp.memory import Memory, Offer, selection
 from metasp.spec import RunSpec
-from metasp.types import Batch
 from tests.data.factories import noise_picture, png, write_parquet
 
 
@@ -39,17 +37,6 @@ def test_rotated_digits() -> None:
     assert torch.equal(ids % 1797, upright.train.ids.repeat(5))
     assert found.shared_classes
     assert not load_benchmark(RunSpec(tasks=5)).shared_classes
-
-
-def test_train_and_test_digits_stay_apart_under_rotation() -> None:
-    """A digit turned in training must not be tested at another angle."""
-    found = load_benchmark(RunSpec(benchmark="rotated-digits"))
-    upright = digits()
-    train = {picture.numpy().tobytes() for picture in upright.inputs}
-    assert not any(p.numpy().tobytes() in train for p in upright.test_inputs)
-    first = found.tasks[0].test.take(torch.arange(364)).inputs
-    assert torch.equal(first, upright.test_inputs)
-    assert torch.equal(found.tasks[3].test.take(torch.arange(364)).inputs, first.rot90(1, (2, 3)))
 
 
 def test_by_order_train_and_test_come_from_the_same_stretch(tmp_path: Path) -> None:
@@ -132,16 +119,3 @@ def test_the_memory_holds_every_domain(name: str, tmp_path: Path) -> None:
     assert result is not None
     assert result["class_il"]["matrix"] == result["task_il"]["matrix"]
     assert experiment.directory.spec().split_by == "column:angle"
-
-
-def test_without_shared_classes_balance_is_over_labels_alone() -> None:
-    """A wrong label of a later task counts to its class, as in the published sampler."""
-    memory = Memory(4)
-    decide = selection("greedy").decide
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.tensor([0, 0, 1, 1])
-    for task, ids in ((0, torch.arange(4)), (1, torch.arange(4, 8))):
-        offer = Offer(labels, ids, task, 2)
-        placement = decide(memory, offer, generator)
-        memory.apply(placement, Batch(torch.zeros(4, 1), labels, ids), task)
-    assert memory.ids.tolist() == [0, 1, 2, 3]

@@ -168,23 +168,6 @@ def stored_place(runs: Path) -> Place | None:
     return None
 
 
-def test_what_a_table_says_beside_its_pictures(tmp_path: Path) -> None:
-    data = tables(tmp_path / "set")
-    eager, lazy = (
-        folder_source(str(data), RunSpec(split_by="column:day", decode=decode), None)
-        for decode in ("eager", "lazy")
-    )
-    assert torch.equal(eager.labels, lazy.labels)
-    assert torch.equal(eager.train.ids, lazy.train.ids)
-    assert eager.domains is not None
-    assert lazy.domains is not None
-    assert torch.equal(eager.domains, lazy.domains)
-    assert (eager.class_names, eager.domain_names) == (lazy.class_names, lazy.domain_names)
-    assert (eager.mean, eager.std) == (lazy.mean, lazy.std)
-    rows = torch.randperm(len(eager.train), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(eager.train.take(rows).inputs, lazy.train.take(rows).inputs)
-
-
 def test_nothing_raw_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METASP_CACHE", str(tmp_path / "cache"))
     data = folder_set(tmp_path / "set")

@@ -10,7 +10,6 @@ from torch import nn
 
 import metasp
 from metasp.errors import UserError
-from metasp.store import open_run
 
 SETTINGS = {"method": "er", "tasks": 2, "epochs": 2, "memory": 40, "limit_per_class": 40,
             "threads": 1, "augment": False}  # fmt: skip
@@ -40,30 +39,6 @@ def write(path: Path, **changes) -> str:
     }
     np.savez(path / "halves.npz", **{k: v for k, v in arrays.items() if v is not None})
     return f"arrays:{path / 'halves.npz'}"
-
-
-def test_a_run_on_several_inputs(tmp_path):
-    name = write(tmp_path)
-    result = metasp.run(name, model=Halves, runs=tmp_path / "runs", **SETTINGS)
-    assert result["task_il"]["A_inf"] > 0.6  # chance is 0.2
-    arrays = open_run(Path(result["run"]))
-    ids = arrays.memory_tables()[1]["id"]
-    assert len(ids) == 40
-
-
-def test_a_page_shows_the_words(tmp_path):
-    from metasp.cli.explore import examples_of
-    from metasp.reports.explorer import Texts
-    from metasp.spec import RunSpec
-
-    result = metasp.run(write(tmp_path), model=Halves, runs=tmp_path / "runs", **SETTINGS)
-    spec = open_run(Path(result["run"])).spec()
-    assert isinstance(spec, RunSpec)
-    material, _ = examples_of(spec, None)
-    assert isinstance(material, Texts)
-    labels = load_digits().target
-    assert len(material.words) == 400
-    assert all(text == f"a {labels[row]}" for row, text in material.words.items())
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,6 @@ def test_a_table_of_the_library_with_test_data_and_a_column_to_split_by(tmp_path
     assert found.tasks[0].train.ids.tolist() == list(range(0, 200, 2))
 
 
-def test_single_numbers_are_the_rows_of_one_table(tmp_path):
-    table = pa.table({"label": DIGITS.target, **{f"p{i}": DIGITS.data[:, i] for i in range(64)}})
-    result = metasp.run(
-        stored(tmp_path, train=table), backbone="mlp", runs=tmp_path / "runs", **SETTINGS
-    )
-    assert result["task_il"]["A_inf"] > 0.6
-
-
 class Nest(nn.Module):
     """Two inputs, of which one is a dictionary."""
 

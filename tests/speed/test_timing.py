@@ -3,17 +3,12 @@
 import pytest
 import torch
 from benchmarks.influence import (
-    InfluenceBench,
-    Line,
     Setting,
     Workbench,
     grown,
     measure,
-    measure_line,
-    measure_memory,
-    render,
 )
-from benchmarks.timing import Timing, interleave, machine, part, peak_bytes, summary
+from benchmarks.timing import Timing, interleave, peak_bytes
 
 SMALL = Setting(width=2, batch=6, goal=4)
 
@@ -31,21 +26,11 @@ def test_calls_take_turns():
     assert found["a"] == Timing(1.0, 1.0, 1.0)
 
 
-def test_summary():
-    assert summary([1.0, 2.0, 3.0, 4.0, 5.0]) == Timing(3.0, 2.0, 4.0)
-    assert summary([2.0]).spread == 0.0
-
-
 def test_peak_counts_what_lives_together():
     one = peak_bytes(lambda: torch.empty(1 << 20))
     two = peak_bytes(lambda: [torch.empty(1 << 20), torch.empty(1 << 20)])
     assert one == pytest.approx(4 << 20, rel=0.01)
     assert two == pytest.approx(8 << 20, rel=0.01)
-
-
-def test_machine_is_one_line():
-    assert torch.__version__ in machine()
-    assert "\n" not in machine()
 
 
 def test_both_ways_take_the_same_step():
@@ -65,22 +50,6 @@ def _double(bench):
     bench.batch = (bench.batch[0].double(), bench.batch[1])
     pairs = [(x.double(), y) for x, y in (bench.batch, bench.old, bench.new)]
     return LOSS, *pairs
-
-
-def test_render():
-    kinds = ("er", "released", "ours", "head", "er uncoupled", "uncoupled")
-    line = measure_line(SMALL, kinds, 1)
-    assert line.paths == {"ours": "tape", "head": "tape", "uncoupled": "tape"}
-    growth = (Line(SMALL, line.seconds, {}),)
-    text = "\n".join(render(InfluenceBench("m", (line,), growth, measure_memory(SMALL))))
-    assert "(b) / (c)" in text
-    assert "growth" in text
-
-
-def test_a_measurement_tells_how_far_it_is():
-    heard: list[float] = []
-    interleave({"a": lambda: None, "b": lambda: None}, 3, told=part(heard.append, 0.5, 1.0))
-    assert heard == [0.625, 0.75, 0.875, 1.0]
 
 
 def test_the_whole_benchmark_goes_from_nothing_to_all():

@@ -70,14 +70,6 @@ def test_a_pipe_keeps_nobody_waiting(tmp_path, capsys):
     assert "manifest.json: Not a regular file" in text
 
 
-def test_a_copy_of_a_memory_table_is_not_the_runs(tmp_path):
-    run = make_run(tmp_path)
-    copy = run.path / "memory" / "task-000 (1).parquet"
-    shutil.copy(run.path / "memory" / "task-000.parquet", copy)
-    held = {task: columns["id"] for task, columns in run.memory_tables().items()}
-    assert held == {0: [*range(20)], 1: [*range(10, 30)]}
-
-
 def test_one_result_nested_too_deeply_hides_no_other_run(tmp_path, capsys):
     sound, deep = (make_run(tmp_path, seed=seed).path for seed in (1, 2))
     (deep / "result.json").write_text(DEEP)
@@ -88,16 +80,6 @@ def test_one_result_nested_too_deeply_hides_no_other_run(tmp_path, capsys):
     assert rows == {sound.name: "finished", deep.name: "damaged"}
     code, text = told(capsys, "memory", "forget", deep, 3)
     assert (code, len(text.splitlines())) == (2, 1)
-
-
-def test_a_damaged_newest_checkpoint_is_said_and_not_passed_over(tiny, capsys):
-    """The memory of the one before would be another one."""
-    run = stopped(tiny).path
-    newest = sorted((run / "checkpoint").glob("*.safetensors"))[-1]
-    newest.write_bytes(newest.read_bytes()[:-1])
-    code, text = told(capsys, "memory", "list", run)
-    assert (code, len(text.splitlines())) == (2, 1)
-    assert f"{newest.name} is damaged (its content is not what the run stored)" in text
 
 
 def test_a_lock_is_never_a_link(tiny, tmp_path, capsys):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from metasp.errors import UserError
-from metasp.events import RunFinished, TaskFinished
+from metasp.events import TaskFinished
 from metasp.experiment import Interrupted
 from metasp.metrics import SCENARIOS
 from metasp.reports.runs import gather
@@ -63,31 +63,6 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tiny, damag
     finish(again)
     assert again.warnings == [f"{path} is damaged, not used." for path in paths]
     assert_same_run(again.directory, finish(tiny("whole")))
-
-
-def test_a_half_written_event_is_not_kept(tiny):
-    whole = finish(tiny("whole"))
-    run = interrupted(tiny("torn"), 4)
-    with open(run.path / "events.jsonl", "ab") as log:
-        log.write(b'{"event": "StepTa')
-    assert_same_run(finish(tiny("torn")), whole)
-
-
-def test_a_log_shorter_than_its_checkpoint_is_refused_before_training(tiny):
-    """To cut it to the length that the checkpoint names would pad it with zeros."""
-    experiment = tiny(options={"checkpoint_seconds": 0.0})
-    taken = iter(range(10**6))
-    experiment.stop = lambda: next(taken) >= 5
-    with pytest.raises(Interrupted):
-        finish(experiment)
-    log = experiment.directory.path / "events.jsonl"
-    content = log.read_bytes()
-    for left in (content[:-1], content[:40]):
-        log.write_bytes(left)
-        with pytest.raises(UserError, match=r"events are lost.* --force"):
-            finish(tiny())
-        assert log.read_bytes() == left
-    assert finish(tiny(options={"force": True})).result()
 
 
 def test_a_changed_spec_is_refused(tiny):
@@ -226,16 +201,6 @@ def test_force_that_is_cut_short_leaves_an_unfinished_run(tiny, monkeypatch):
     assert_same_run(finish(tiny("forced")), whole)
 
 
-def test_a_copy_in_the_folder_of_checkpoints_does_not_stop_forgetting(tiny):
-    run = finish(tiny())
-    copy = run.path / "checkpoint" / "backup.safetensors"
-    copy.write_bytes(b"a user's own copy")
-    held = run.memory()["id"]
-    assert run.forget(held[:2]) == sorted(held[:2])
-    assert not set(held[:2]) & set(run.memory()["id"])
-    assert copy.exists()
-
-
 def test_a_disk_that_does_not_answer_costs_no_checkpoint(tiny):
     run = interrupted(tiny(options={"checkpoint_seconds": 0.0}), 7)
     latest = sorted((run.path / "checkpoint").glob("*.safetensors"))[-1]
@@ -258,18 +223,6 @@ def test_a_run_of_another_version_is_left_as_it_is(tiny, monkeypatch):
     with pytest.raises(UserError, match="has format 2 and this metasp reads 9"):
         finish(tiny())
     assert [path.stat().st_mtime_ns for path in files] == before
-
-
-def test_a_log_that_lacks_what_is_read_of_it_is_damaged(tmp_path):
-    run = RunDir(tmp_path / "run")
-    with run.open(RunSpec()) as writer:
-        writer.append(RunFinished(5, 1.5))
-        writer.flush()
-        assert run.events() == [{"event": "RunFinished", "tasks": 5, "seconds": 1.5}]
-    with open(run.path / "events.jsonl", "a") as log:
-        log.write("{\n")
-    with pytest.raises(UserError, match=r"events.jsonl is damaged .*metasp run .*--force"):
-        run.events()
 
 
 def test_a_task_that_is_done_again_replaces_its_rows(tmp_path):

@@ -28,12 +28,6 @@ def test_numbers_reach_the_optimizer_the_plan_and_the_memory():
     assert [trainer.lr.at(0.3, epoch) for epoch in range(4)] == [0.3, 0.15, 0.15, 0.075]
 
 
-def test_the_same_seed_the_same_first_weights():
-    one, two, other = (digits("er", seed=seed).learner.model.head.weight for seed in (1, 1, 2))
-    assert torch.equal(one, two)
-    assert not torch.equal(one, other)
-
-
 @pytest.mark.parametrize("on", [True, False])
 def test_switches_reach_the_learner(on):
     precision = "bf16" if on else "fp32"

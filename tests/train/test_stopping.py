@@ -7,7 +7,7 @@ from metasp.data import load_benchmark
 from metasp.data.verified import held_out
 from metasp.errors import UserError
 from metasp.events import Noted, StepTaken, TaskFinished, Validated
-from tests.methods.factories import digits, finish, small, weights
+from tests.methods.factories import digits, small, weights
 
 # A rate at which the loss goes up and down, so that phases stop at different epochs.
 RESTLESS = {
@@ -83,29 +83,6 @@ def test_the_loss_is_that_of_the_held_out_examples():
             assert event.lowest
 
 
-@pytest.mark.parametrize("method", ["er", "metasp-rehsel", "icarl", "joint"])
-def test_stopped_after_any_step_it_goes_on_to_the_same_bits(method):
-    given = {**RESTLESS, "epochs": 8, "patience": 1, "limit_per_class": 8, "lr": LR[method]}
-    whole = digits(method, **given)
-    told, states = [], []
-    for event in whole.run():
-        told.append(event)
-        if isinstance(event, StepTaken):
-            tensors, position = whole.state()
-            states.append((len(told), {k: t.clone() for k, t in tensors.items()}, position))
-    end = weights(whole)
-    assert any(isinstance(e, Noted) and "stopped" in e.text for e in told)
-    kept = {i for i, (_, tensors, _) in enumerate(states) if "best/loss" in tensors}
-    assert kept
-    for index in {0, len(states) - 1, *sorted(kept)[::4]}:
-        count, tensors, position = states[index]
-        again = digits(method, **given)
-        again.restore(tensors, position)
-        rest = finish(again)
-        assert torch.equal(weights(again), end)
-        assert len(rest) == len(told) - count
-
-
 def test_each_phase_is_stopped_by_itself():
     """Epochs without rehearsal that are stopped do not keep the others from happening."""
     trainer = digits("metasp", **{**RESTLESS, "settings": {"influence_last": 2}})
@@ -155,9 +132,3 @@ def test_what_makes_no_sense_is_refused():
         digits("gdumb", validation=0.2)
     with pytest.raises(UserError, match="give --validation too"):
         digits("er", patience=5)
-
-
-def test_without_validation_nothing_is_looked_at():
-    trainer = digits("er", limit_per_class=4, tasks=1)
-    assert not [event for event in trainer.run() if isinstance(event, Validated)]
-    assert not [name for name in trainer.state()[0] if name.startswith("best/")]

@@ -9,8 +9,8 @@ from metasp.events import Noted
 from metasp.experiment import prepare
 from metasp.methods import METHODS
 from metasp.spec import RunSpec
-from tests.helpers import assert_same_run, finish
-from tests.methods.factories import BRIEF, digits, small
+from tests.helpers import finish
+from tests.methods.factories import digits, small
 
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "trusted": 2}
 
@@ -57,23 +57,6 @@ def test_more_of_them_than_a_share_are_left_out_and_that_is_said():
     assert "verified examples are more than their class's share" in notes[0].text
     memory = trainer.learner.memory
     assert memory.labels[memory.pinned].bincount(minlength=10).tolist() == [2] * 10
-
-
-def test_they_are_recorded_and_survive_a_kill_and_a_resume(tmp_path):
-    values = {**NOISY, "limit_per_class": 12, "epochs": 2, "memory": 40, "threads": 1}
-    spec = RunSpec(method="er", **values, settings=BRIEF.get("er", {}))
-    whole = finish(prepare(spec, tmp_path / "whole"))
-    recorded = whole.trusted()
-    assert len(recorded["id"]) == 20
-    halves = prepare(spec, tmp_path / "cut", checkpoint_seconds=0)
-    for number, _ in enumerate(halves.events()):
-        if number == 20:
-            break
-    again = finish(prepare(spec, tmp_path / "cut"))
-    assert_same_run(again, whole)
-    again.forget([recorded["id"][0]], "withdrawn")
-    assert recorded["id"][0] not in again.trusted()["id"]
-    assert recorded["id"][0] not in again.memory()["id"]
 
 
 def test_a_task_of_which_nothing_would_be_left_is_refused():
