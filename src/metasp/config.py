@@ -48,6 +48,10 @@ def setting(
     table. `shown_as`: how reports name it, where its name will not do; `{}` stands for the
     value."""
     facts: Any = {"role": role, "owner": owner, "protocol": protocol, "shown_as": shown_as}
+    facts["least"] = -math.inf if min is None else min
+    facts["most"] = math.inf if max is None else max
+    if isinstance(default, tuple):  # the bounds of its items, which its type checks
+        min = max = None
     return Field(default, description=help, ge=min, le=max, json_schema_extra=facts)
 
 
@@ -102,8 +106,8 @@ class Declared:
     choices: tuple[str, ...]
     default: Any
     help: str
-    least: float
-    most: float
+    least: float = -math.inf
+    most: float = math.inf
     role: str = ""
     owner: str = ""
     protocol: bool = False
@@ -132,30 +136,14 @@ def declared(model: type[Config]) -> dict[str, Declared]:
     """Return the settings of a model by name, in the order of their declaration."""
     settings = {}
     for name, field in model.model_fields.items():
-        kind, markers = field.annotation, [*field.metadata]
-        arguments = typing.get_args(kind)
-        if type(None) in arguments:
-            kind = arguments[0]
+        kind = field.annotation
+        if type(None) in typing.get_args(kind):
+            kind = typing.get_args(kind)[0]
         if typing.get_origin(kind) is Annotated:
             kind = typing.get_args(kind)[0]
-        for item in typing.get_args(kind):
-            for marker in getattr(item, "__metadata__", ()):
-                markers += getattr(marker, "metadata", [])
-        bounds = {"ge": -math.inf, "le": math.inf}
-        for marker in markers:
-            for bound in bounds:
-                bounds[bound] = getattr(marker, bound, bounds[bound])
-        facts: Any = field.json_schema_extra or {}
         choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-        settings[name] = Declared(
-            kind,
-            choices,
-            field.default,
-            field.description or "",
-            least=bounds["ge"],
-            most=bounds["le"],
-            **facts,
-        )
+        facts: Any = field.json_schema_extra or {}
+        settings[name] = Declared(kind, choices, field.default, field.description or "", **facts)
     return settings
 
 

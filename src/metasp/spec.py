@@ -187,7 +187,7 @@ class RunSpec(TrainingSpec):
     model_digest: Text | None = of_model(None, "Digest of its shapes.", owner="run")
     optimizer: Optimizer = of_training("sgd", "Optimizer of the training.")
     lr_drop_at: tuple[Annotated[int, Field(ge=1)], ...] = of_training(
-        (), "Epochs of each task at which the learning rate drops."
+        (), "Epochs of each task at which the learning rate drops.", min=1
     )
     validation: float = of_training(
         0.0,

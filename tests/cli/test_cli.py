@@ -94,7 +94,7 @@ BAD = [
     (["run", "--tasks", "3"], "do not divide"),
     (["run", "--spec", "nowhere.toml"], "cannot read nowhere.toml"),
     (["run", "--spec", "one.toml", "two.toml"], "a * found several runs"),
-    (["run", "--device", "abacus"], "unknown device"),
+    (["run", "--device", "abacus"], "no device"),
     (["resume", "nowhere"], "is not a run"),
     (["list", "method"], "did you mean 'methods'"),
     (["report", "--format", "jsn"], "unknown --format 'jsn': did you mean 'json'?"),

@@ -266,7 +266,7 @@ def test_mistakes_in_the_settings():
         ({"memory": 0}, "needs a memory"),
         ({"settings": {"gama": 1}}, "did you mean 'gamma'"),
         ({"selection": "rings"}, "did you mean 'ring'"),
-        ({"device": "abacus"}, "unknown device"),
+        ({"device": "abacus"}, "no device .abacus"),
     ):
         with pytest.raises(UserError, match=words):
             ContinualLearner(net(), **changes)

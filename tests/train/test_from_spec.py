@@ -123,14 +123,8 @@ def test_other_data_is_refused():
         completed(data_digest="0123")
 
 
-def test_a_device_is_there_or_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(UserError, match="no cuda:2: its number of CUDA devices is 2"):
-        choose_device("cuda:2")
-    with pytest.raises(UserError, match="unknown device 'gpu'"):
-        choose_device("gpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="no usable cuda device"):
-        choose_device("cuda")
+def test_a_device_is_there_or_refused():
+    assert choose_device("cpu") == torch.device("cpu")
+    for name in ("gpu", "meta", "cuda:99"):
+        with pytest.raises(UserError, match=f"no device '{name}'"):
+            choose_device(name)

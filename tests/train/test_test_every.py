@@ -1,6 +1,5 @@
 """Testing after every N-th task: fewer rows of the same matrix, and the same training."""
 
-
 import pyarrow.parquet as pq
 import pytest
 

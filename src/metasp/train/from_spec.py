@@ -350,25 +350,16 @@ def build_trainer(
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device asked for, or the best there is."""
+    """Return the device asked for, or the best there is."""
     if wanted == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(wanted)
-    except RuntimeError:
-        raise UserError(f"unknown device {wanted!r}: use auto, cpu, cuda, cuda:N or mps.") from None
-    if device.type == "cuda" and (device.index or 0) >= max(1, torch.cuda.device_count()):
-        raise UserError(
-            f"this machine has no {wanted}: its number of CUDA devices is "
-            f"{torch.cuda.device_count()}."
-        )
-    usable = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not usable.get(device.type, False):
-        raise UserError(f"this machine has no usable {device.type} device: use auto.")
-    return device
+        if device.type in ("cpu", "cuda", "mps"):
+            torch.empty(1, device=device)
+            return device
+    except (RuntimeError, AssertionError):
+        pass
+    raise UserError(f"this machine has no device {wanted!r}: use auto, cpu, cuda, cuda:N or mps.")
