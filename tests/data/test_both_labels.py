@@ -105,7 +105,7 @@ def test_arrays(tmp_path: Path, true: str) -> None:
     check(load_benchmark(spec(place, label_column="human", true_label_column=true)))
     with pytest.raises(UserError, match="did you mean 'human'"):
         load_benchmark(spec(place, label_column="humans", true_label_column=true))
-    with pytest.raises(UserError, match="both the labels and the true labels"):
+    with pytest.raises(UserError, match="both the label and the true label"):
         load_benchmark(spec(place, label_column=true, true_label_column=true))
 
 

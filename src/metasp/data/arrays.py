@@ -15,77 +15,54 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metasp import trees
-from metasp.data.source import Columns, Source, refuse, source_of, split_column, with_constants
+from metasp.data.source import (
+    Columns,
+    Source,
+    columns_of,
+    refuse,
+    source_of,
+    split_column,
+    with_constants,
+)
 from metasp.errors import UserError, unknown
 from metasp.spec import RunSpec
 from metasp.trees import Tree
 
 Array = np.ndarray[Any, Any]
 LUMA = (0.299, 0.587, 0.114)
-NAMES = (
-    ("inputs", "x_train", "x"),
-    ("labels", "y_train", "y"),
-    ("test_inputs", "x_test"),
-    ("test_labels", "y_test"),
-)
+ALIASES = {
+    "x": ("train", "inputs"),
+    "x_train": ("train", "inputs"),
+    "y": ("train", "labels"),
+    "y_train": ("train", "labels"),
+    "x_test": ("test", "inputs"),
+    "y_test": ("test", "labels"),
+}
+"""Other names of arrays: the split and the name that they stand for."""
+
+Splits = Mapping[str, Mapping[str, Any]]
+"""Arrays by split and name: `inputs` (or `inputs.NAME`), `labels` and further columns."""
 
 
 def npz_source(path: Path, spec: RunSpec) -> Source:
-    """Return the arrays `inputs` and `labels` of an .npz file, with `test_inputs` and
-    `test_labels`, `class_names`, `text` and further columns (and `test_…` ones), as a source."""
+    """Return the arrays of an .npz file as a source: `inputs`, `labels` and further columns, those
+    of test data with `test_` before their names, `class_names` and `text`."""
     refuse(spec, "arrays", "image_size", "colour", "label_column", "true_label_column")
-    arrays = read_npz(path)
-    inputs, labels, test_inputs, test_labels = (first_of(arrays, names) for names in NAMES)
-    inputs = several(arrays, "inputs", inputs)
-    test_inputs = several(arrays, "test_inputs", test_inputs)
-    true, domains, in_test = None, None, test_labels
-    if spec.label_column is not None:
-        labels, test_labels = column_in(arrays, spec.label_column, in_test)
-    if spec.true_label_column is not None:
-        true, test_labels = column_in(arrays, spec.true_label_column, in_test)
-        if true is labels:
-            raise UserError(
-                f"array {spec.true_label_column!r} is both the labels and the true labels: "
-                "name the other one with --label-column."
-            )
-    if inputs is None or labels is None:
-        raise UserError(
-            f"{path} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: it needs `inputs` "
-            "and `labels` (and `test_inputs` and `test_labels`, if there is test data)."
-        )
-    if (test_inputs is None) != (test_labels is None):
-        raise UserError(f"{path} has only one of test_inputs and test_labels: give both.")
-    by = split_column(spec)
-    if by is not None:
-        usual = {name for names in NAMES for name in names}
-        columns = {name: array for name, array in arrays.items() if name not in usual}
-        domains = column_in(columns, by, None)
-    names = arrays.get("class_names")
-    if names is not None and names.ndim != 1:
+    splits: dict[str, dict[str, Array]] = {"train": {}, "test": {}}
+    for name, array in read_npz(path).items():
+        split = "test" if name.startswith("test_") else "train"
+        split, column = ALIASES.get(name, (split, name.removeprefix("test_")))
+        splits[split][column] = array
+    class_names = splits["train"].pop("class_names", None)
+    if class_names is not None and class_names.ndim != 1:
         raise UserError(f"class_names of {path} is not a list: store one name for each class.")
     source = array_source(
-        path.stem,
-        [inputs] if test_inputs is None else [inputs, test_inputs],
-        (labels, test_labels),
-        spec,
-        None if names is None else [str(name) for name in names.tolist()],
-        domains,
-        true,
+        path.stem, splits, spec, None if class_names is None else [*map(str, class_names.tolist())]
     )
-    texts = arrays.get("text")
+    texts = splits["train"].get("text")
     if texts is not None and texts.dtype.kind == "U" and texts.ndim == 1:
         source = replace(source, texts=texts.tolist())
     return source
-
-
-def column_in(
-    arrays: Mapping[str, Array], name: str, test: Array | None
-) -> tuple[Array, Array | None]:
-    """Return the train values of a column, and those of the test data from the array of that name
-    after test_; `test` where there is none."""
-    if name not in arrays:
-        raise unknown("column", name, arrays)
-    return arrays[name], arrays.get(f"test_{name}", test)
 
 
 # What numpy and zipfile raise for bytes that are not those of an archive.
@@ -112,13 +89,13 @@ def read_npz(path: Path) -> dict[str, Array]:
         )
 
 
-def several(arrays: Mapping[str, Array], key: str, single: Array | None) -> Any:
-    """Return the arrays `key.NAME` by their names, for a model that takes several inputs; `single`
-    where there are none."""
-    named = {name: array for name, array in arrays.items() if name.startswith(f"{key}.")}
-    if named and single is not None:
-        raise UserError(f"the file holds both {key} and {min(named)}: leave one of them out.")
-    return by_name(named, key) if named else single
+def raw_inputs(arrays: Mapping[str, Any]) -> Any:
+    """Return the array `inputs`, or those called `inputs.NAME` by their names, for a model that
+    takes several; None where there are none."""
+    named = {name: array for name, array in arrays.items() if name.startswith("inputs.")}
+    if named and "inputs" in arrays:
+        raise UserError(f"the file holds both inputs and {min(named)}: leave one of them out.")
+    return by_name(named, "inputs") if named else arrays.get("inputs")
 
 
 def by_name(arrays: Mapping[str, Array], key: str) -> Any:
@@ -135,43 +112,60 @@ def by_name(arrays: Mapping[str, Array], key: str) -> Any:
     return root
 
 
-def first_of(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Array | None:
-    return next((arrays[name] for name in names if name in arrays), None)
-
-
 def array_source(
-    name: str,
-    sides: Sequence[Any],
-    labels: Sequence[Any],
-    spec: RunSpec,
-    class_names: Sequence[str] | None = None,
-    domains: Sequence[Any] | None = None,
-    true_labels: Any | None = None,
+    name: str, splits: Splits, spec: RunSpec, class_names: Sequence[str] | None = None
 ) -> Source:
-    """Return the source of arrays in memory: inputs, labels and domains of the train data and, if
-    there are two `sides`, of the test data. Where there are `true_labels` of the train data, those
-    of the test data are true as well."""
-    if domains is not None and len(sides) > 1 and domains[1] is None:
-        raise UserError(
-            "the test data lacks the column to split by: add it with test_ before its name (in "
-            "`metasp.split` it is test_domains)."
-        )
-    inputs = [as_inputs(side, spec) for side in sides]
-    if len({trees.kind(side) for side in inputs}) > 1:
-        raise UserError("train and test inputs differ in shape or kind: make them alike.")
-    sizes = [trees.size(side) for side in inputs]
-    values = joined_lists(labels, sizes, "labels")
-    true = None
-    if true_labels is not None:
-        true = [*as_list(true_labels, sizes[0], "true labels"), *values[sizes[0] :]]
-    columns = Columns(
-        values,
-        dict(zip(("train", "test"), sizes)),
-        class_names,
-        true,
-        None if domains is None else joined_lists(domains, sizes, "domains"),
+    """Return the source of arrays in memory, of train data and perhaps of test data. Test data may
+    have the column `labels` alone, which are true."""
+    label, true, domain = (
+        None if asked is None else ALIASES.get(asked, ("", asked))[1]
+        for asked in (spec.label_column or "labels", spec.true_label_column, split_column(spec))
     )
-    return inputs_source(name, inputs[0] if len(inputs) == 1 else trees.joined(inputs), columns)
+    inputs: dict[str, Tree] = {}
+    for split, arrays in splits.items():
+        raw = raw_inputs(arrays)
+        labelled = not {label, true, "labels"}.isdisjoint(arrays)
+        if split == "train" and (raw is None or not labelled):
+            raise UserError(
+                f"{name} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: it needs "
+                "`inputs` and `labels` (and `test_inputs` and `test_labels`, if there is test "
+                "data)."
+            )
+        if (raw is not None) != labelled:
+            raise UserError(f"{name} has only one of test_inputs and test_labels: give both.")
+        if raw is not None:
+            inputs[split] = as_inputs(raw, spec)
+    if len({trees.kind(side) for side in inputs.values()}) > 1:
+        raise UserError("train and test inputs differ in shape or kind: make them alike.")
+    sizes = {split: trees.size(side) for split, side in inputs.items()}
+
+    def values_of(column: str) -> list[Any]:
+        values: list[Any] = []
+        for split, size in sizes.items():
+            arrays = splits[split]
+            if column not in arrays and split == "train":
+                raise unknown("column", column, arrays)
+            if column not in arrays and column == domain:
+                raise UserError(
+                    "the test data lacks the column to split by: add it with test_ before its name "
+                    "(in `metasp.split` it is test_domains)."
+                )
+            values += as_list(arrays.get(column, arrays.get("labels", [None] * size)), size, column)
+        return values
+
+    columns = columns_of(values_of, sizes, class_names, str(label), true, domain)
+    joined = trees.joined([*inputs.values()]) if len(inputs) > 1 else inputs["train"]
+    return inputs_source(name, joined, columns)
+
+
+def as_list(column: Any, size: int, name: str) -> list[Any]:
+    """Return a column as plain values, one per row of inputs."""
+    values = np.asarray(column)
+    if values.ndim != 1 or len(values) != size:
+        raise UserError(
+            f"{name} have shape {values.shape} and there are {size} inputs: give one per input."
+        )
+    return list(values.tolist())
 
 
 def inputs_source(name: str, inputs: Tree, columns: Columns) -> Source:
@@ -180,24 +174,6 @@ def inputs_source(name: str, inputs: Tree, columns: Columns) -> Source:
     for path, leaf in sorted(trees.named_leaves(inputs).items()):
         digest.update(path.encode() + leaf.numpy().tobytes())
     return with_constants(source_of(name, inputs, columns, digest.digest()))
-
-
-def joined_lists(columns: Sequence[Any], sizes: Sequence[int], what: str) -> list[Any]:
-    """Return the columns of train and test data as one list."""
-    values: list[Any] = []
-    for column, size in zip(columns, sizes):
-        values += as_list(column, size, what)
-    return values
-
-
-def as_list(column: Any, size: int, what: str) -> list[Any]:
-    """Return a column as plain values, one per row of inputs."""
-    values = np.asarray(column)
-    if values.ndim != 1 or len(values) != size:
-        raise UserError(
-            f"{what} have shape {values.shape} and there are {size} inputs: give one per input."
-        )
-    return list(values.tolist())
 
 
 def as_inputs(raw: Any, spec: RunSpec) -> Tree:

@@ -56,15 +56,10 @@ def split(
     chosen: dict[str, Any] = {"benchmark": f"{PREFIX}{name}", "tasks": tasks, **settings}
     chosen = {key: tuple(v) if isinstance(v, list) else v for key, v in chosen.items()}
     spec = RunSpec(**chosen)
-    sides = [collected(part) for part in (dataset, test) if part is not None]
-    source = array_source(
-        name,
-        [inputs for inputs, _ in sides],
-        [labels for _, labels in sides],
-        spec,
-        None if class_names is None else list(class_names),
-        None if domains is None else [domains, test_domains],
-    )
+    splits = {"train": collected(dataset, domains)}
+    if test is not None:
+        splits["test"] = collected(test, test_domains)
+    source = array_source(name, splits, spec, class_names)
     return assemble(source, spec, chosen)
 
 
@@ -86,8 +81,8 @@ def resplit(benchmark: Benchmark, spec: RunSpec) -> tuple[RunSpec, Benchmark]:
     return done, assemble(benchmark.source, done, benchmark.chosen)
 
 
-def collected(dataset: Any) -> tuple[Any, Any]:
-    """Return all inputs (n, …), or a tree of them, and labels (n,) of a Dataset."""
+def collected(dataset: Any, domains: Any) -> dict[str, Any]:
+    """Return all inputs (n, …), or a tree of them, and labels (n,) of a Dataset, by name."""
     if isinstance(dataset, tuple | list) and len(dataset) == 2 and not all(map(is_pair, dataset)):
         raise UserError("a pair of inputs and labels is not a Dataset: give TensorDataset(x, y).")
     inputs, labels = [], []
@@ -103,7 +98,8 @@ def collected(dataset: Any) -> tuple[Any, Any]:
         raise UserError(
             "the inputs of the dataset have different shapes: bring them to one shape first."
         ) from error
-    return trees.from_columns("", columns), np.asarray(labels)
+    arrays = {"inputs": trees.from_columns("", columns), "labels": np.asarray(labels)}
+    return arrays if domains is None else {**arrays, "domains": domains}
 
 
 def is_pair(item: Any) -> bool:

@@ -65,7 +65,10 @@ def from_arrays(name: str, content: Any, spec: RunSpec) -> Source:
             f"benchmark {name!r} must return (inputs, labels), or these and (test_inputs, "
             "test_labels), in one tuple."
         )
-    return array_source(name, list(content[::2]), list(content[1::2]), spec)
+    splits = {"train": {"inputs": content[0], "labels": content[1]}}
+    if len(content) == 4:
+        splits["test"] = {"inputs": content[2], "labels": content[3]}
+    return array_source(name, splits, spec)
 
 
 def arrays(file: str, spec: RunSpec, data: Path | None) -> Source:

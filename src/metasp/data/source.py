@@ -121,6 +121,35 @@ class Columns:
         return torch.cat(chosen)
 
 
+def columns_of(
+    values_of: Callable[[str], list[Any]],
+    splits: Mapping[str, int],
+    class_names: Sequence[str] | None,
+    label: str,
+    true_label: str | None,
+    domain: str | None,
+    ids: str | None = None,
+) -> Columns:
+    """Return the columns of these names; `values_of` gives the values of one, over all splits."""
+    if label == true_label:
+        raise UserError(
+            f"{label!r} is both the label and the true label: name the other one with "
+            "--label-column."
+        )
+    labels = values_of(label)
+    true, domains, numbers = (
+        None if name is None else values_of(name) for name in (true_label, domain, ids)
+    )
+    start = 0
+    for split, size in splits.items():
+        rows = slice(start, start + size)
+        # Test data may have no other labels. Train data without them is a mistake.
+        if true is not None and split != "train" and {*labels[rows]} <= {None}:
+            labels[rows] = true[rows]
+        start += size
+    return Columns(labels, splits, class_names, true, domains, numbers)
+
+
 def source_of(
     name: str, inputs: Tree, columns: Columns, content: bytes, pool: Sequence[str] = ()
 ) -> Source:

@@ -10,7 +10,15 @@ import pyarrow.compute as pc
 
 from metasp.data.arrays import as_inputs, by_name, inputs_source
 from metasp.data.lazy_images import picture_source
-from metasp.data.source import Columns, Source, refuse, source_of, split_column, with_constants
+from metasp.data.source import (
+    Columns,
+    Source,
+    columns_of,
+    refuse,
+    source_of,
+    split_column,
+    with_constants,
+)
 from metasp.data.tables import Table
 from metasp.errors import UserError, unknown
 from metasp.spec import RunSpec
@@ -29,7 +37,12 @@ def table_source(table: Table, spec: RunSpec, pool: Sequence[str] = ()) -> Sourc
     for name in (*roles, spec.text_column):
         if name is not None and name not in table.names:
             raise unknown("column", name, table.names)
-    columns = columns_beside(table, *roles)
+    columns = columns_of(
+        lambda name: table.columns.column(name).to_pylist(),
+        table.splits,
+        names_of_classes(table, *roles[:2]),
+        *roles,
+    )
     if table.picture_names and spec.text_column is None:
         return pictures_of(table, columns, spec, pool)
     inputs = flat(table.columns.drop_columns([name for name in {*roles} if name is not None]))
@@ -65,35 +78,14 @@ def label_column(table: Table) -> str:
     )
 
 
-def columns_beside(
-    table: Table, label: str, true_label: str | None, domain: str | None, ids: str | None
-) -> Columns:
-    """Return the columns that are not inputs."""
-    if label == true_label:
-        raise UserError(
-            f"column {label!r} is both the label and the true label: name the other one with "
-            "--label-column."
-        )
-    named = [table.class_names[n] for n in (label, true_label) if n and n in table.class_names]
+def names_of_classes(table: Table, *labels: str | None) -> Sequence[str] | None:
+    """Return what the classes are called by either column of labels."""
+    named = [table.class_names[name] for name in labels if name and name in table.class_names]
     if len(named) == 2 and named[0] != named[1]:
         raise UserError(
-            f"columns {label!r} and {true_label!r} name different classes: make them alike."
+            f"columns {labels[0]!r} and {labels[1]!r} name different classes: make them alike."
         )
-    labels = values_of(table, label) or []
-    true, domains, numbers = (values_of(table, name) for name in (true_label, domain, ids))
-    if true is not None:
-        start = 0
-        for split, size in table.splits.items():
-            rows = slice(start, start + size)
-            # Test data may have no other labels. Train data without them is a mistake.
-            if split != "train" and {*labels[rows]} <= {None}:
-                labels[rows] = true[rows]
-            start += size
-    return Columns(labels, table.splits, named[0] if named else None, true, domains, numbers)
-
-
-def values_of(table: Table, name: str | None) -> list[Any] | None:
-    return None if name is None else table.columns.column(name).to_pylist()
+    return named[0] if named else None
 
 
 def origin_by_id(table: Table, ids: Sequence[int] | None) -> Callable[[int], Any]:
