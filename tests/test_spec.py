@@ -76,7 +76,7 @@ def test_a_list_is_as_good_as_a_tuple():
         ({"epochs": "5"}, "epochs must be a whole number"),
         ({"epochs": True}, "epochs must be a whole number"),
         ({"momentum": 1.5}, "momentum must be between 0 and 1"),
-        ({"precision": "fp16"}, "did you mean 'bf16'"),
+        ({"precision": "bf61"}, "did you mean 'bf16'"),
         ({"rehearse_last": 9}, "only 5 epochs"),
         ({"epoch": 3}, "did you mean 'epochs'"),
         ({"settings": 3}, "must be a table"),
