@@ -106,12 +106,12 @@ def test_bytes_and_whole_numbers_as_inputs():
 
 
 def test_ids():
-    assert ids_of(None, 3, 5).tolist() == [5, 6, 7]
-    assert ids_of(np.array([4, 2, 9]), 3, 0).tolist() == [4, 2, 9]
+    assert ids_of(np.array([4, 2, 9]), 3) == [4, 2, 9]
+    assert ids_of(["b", "a"], 2) == ["b", "a"]
     for bad, words in (([1, 1, 2], "id 1 is given to two"), ([1.5, 2, 3], "whole numbers"),
-                       ([-1, 2, 3], "from 0, one"), ([1, 2], "3 whole numbers")):  # fmt: skip
+                       ([-1, 2, 3], "from 0"), ([1, 2], "3, one for each")):  # fmt: skip
         with pytest.raises(UserError, match=words):
-            ids_of(bad, 3, 0)
+            ids_of(bad, 3)
     learner = quick(method="er")
     learner.learn(pair(0, 40), ids=range(100, 140), progress=False)
     learner.learn(pair(1, 40), progress=False)

@@ -54,7 +54,7 @@ def test_files_that_must_not_be_used(tmp_path):
     learner.save(file)
     good = file.read_bytes()
     for content, words in (
-        (altered(good, lambda about: about.update(format=4)), "has format 4 and this metasp reads"),
+        (altered(good, lambda about: about.update(format=5)), "has format 5 and this metasp reads"),
         (altered(good, lambda about: about.update(next_id=0)), "damaged"),
         (good[:-1], "damaged"),
         (good[:100], "not a saved learner"),

@@ -50,7 +50,7 @@ def test_a_loader_in_another_order_is_refused(options):
 def test_a_learners_settings_have_the_bounds_of_a_runs():
     """Written once: whatever a spec refuses, a learner refuses with the same words."""
     bad = [
-        {"memory": -1}, {"lr": 0}, {"lr": float("nan")}, {"epochs": 0}, {"batch_size": 0},
+        {"lr": 0}, {"lr": float("nan")}, {"epochs": 0}, {"batch_size": 0},
         {"momentum": 1.5}, {"weight_decay": -1.0}, {"rehearse_last": 3, "epochs": 2}, {"seed": -1},
         {"memory_batch": 2.5}, {"settings": 3},
     ]  # fmt: skip

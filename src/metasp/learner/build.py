@@ -58,7 +58,7 @@ FACTORIES = ("optimizer", "scheduler", "detector")  # given as functions that ma
 class LearnerSettings(TrainingSpec):
     """The numbers of a learner. None means "the method's own default"."""
 
-    memory: int = setting(500, "Examples the memory may hold.", min=0)
+    memory: int = setting(500, "Examples the memory may hold.", min=0, max=100_000_000)
     epochs: int = setting(10, "Epochs per task.", min=1)
     clip_norm: float | None = setting(
         None, "The norm to which gradients are shortened before a step.", min=1e-12

@@ -14,10 +14,11 @@ from safetensors.torch import save as pack_tensors
 from torch import Tensor, nn
 
 from metasp.errors import UserError, or_user_error
-from metasp.store.files import write_atomic
+from metasp.store.files import remove_stale, write_atomic
 from metasp.types import State
 
-FORMAT = 3
+FORMAT = 4
+TEMPORARY = ".metasp-tmp"  # ends the name of a file that is being written
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
@@ -32,7 +33,8 @@ def write(path: Path, content: bytes) -> None:
     remedy = "make room or choose another path. What was stored before is intact."
     with or_user_error(f"cannot write {path}", remedy):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content)
+        write_atomic(path, content, suffix=TEMPORARY)
+        remove_stale(path.parent, TEMPORARY)
 
 
 def read(path: Path) -> bytes:

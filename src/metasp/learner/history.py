@@ -1,6 +1,7 @@
 """History of a learner: its classes, its tasks, and tables of how their examples fared."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from metasp.errors import UserError
 from metasp.events import TaskFinished
 from metasp.example_stats import ExampleStats
 from metasp.memory import Memory
@@ -84,6 +86,57 @@ class Records:
             self.tables[kind, int(task)] = pa.ipc.open_stream(content.numpy().tobytes()).read_all()
 
 
+class IdNames:
+    """Ids of examples as the user knows them. Inside they are numbers: those that the user gave, or
+    running ones from `next` on; `texts` has the numbers of ids that are text."""
+
+    def __init__(self) -> None:
+        self.next, self.texts = 0, dict[str, int]()
+        self.kind = ""  # of those that were given so far, "int" or "str": a learner keeps to one
+
+    def numbered(self, ids: list[int] | list[str] | None, count: int) -> Tensor:
+        """Return the numbers (count,) of ids, of which texts may be new."""
+        if ids is None:
+            return torch.arange(self.next, self.next + count)
+        if self.kind not in ("", type(ids[0]).__name__):
+            before, now = ("texts" if one == "str" else "whole numbers"
+                           for one in (self.kind, type(ids[0]).__name__))  # fmt: skip
+            raise UserError(f"the ids are {now} and were {before} before: give one kind of ids.")
+        if isinstance(ids[0], int):
+            return torch.tensor(ids)
+        running = itertools.count(self.next)
+        numbers = [self.texts[one] if one in self.texts else next(running) for one in ids]
+        return torch.tensor(numbers)
+
+    def enter(self, ids: list[int] | list[str] | None, numbers: Tensor) -> None:
+        """Know ids that `numbered` has given these numbers."""
+        self.next = max(self.next, int(numbers.max()) + 1)
+        if ids is not None:
+            self.kind = type(ids[0]).__name__
+        if self.kind == "str" and ids is not None:
+            self.texts.update(zip(map(str, ids), numbers.tolist()))
+
+    def find(self, ids: list[int] | list[str]) -> list[int | None]:
+        """Return the number of each id; None where it was never given."""
+        running = {i: int(i[1:]) for i in map(str, ids) if i[0] == "#" and i[1:].isdecimal()}
+        return [self.texts.get(i, running.get(i)) if isinstance(i, str) else i for i in ids]
+
+    def shown(self, numbers: Iterable[int]) -> list[Any]:
+        """Return ids as the user knows them; among texts a running number begins with #."""
+        if self.kind != "str":
+            return [int(number) for number in numbers]
+        texts = {number: text for text, number in self.texts.items()}
+        return [texts.get(int(number), f"#{int(number)}") for number in numbers]
+
+    def column(self, numbers: Iterable[int]) -> "pa.Array[Any]":
+        """Return ids as a column of a table."""
+        return pa.array(self.shown(numbers), pa.string() if self.kind == "str" else pa.int64())
+
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Drop the texts of all other ids."""
+        self.texts = {text: number for text, number in self.texts.items() if number in numbers}
+
+
 class History:
     """What a learner remembers of its stream beside weights and memory. `class_names` are those of
     the classes in the order of their numbers, none where labels are numbers; `learned` says of each
@@ -92,7 +145,10 @@ class History:
 
     def __init__(self) -> None:
         self.class_names: tuple[str, ...] = ()
-        self.next_id = 0
+        self.ids = IdNames()
+        self.version = 0  # changes so far: tasks, batches, examples that were trusted or forgotten
+        self.answered = [0, 0]  # observed examples that were answered before they were learned:
+        self.recent: list[int] = []  # how many right, of how many; and 1 for right of the newest
         self.learned: list[dict[str, Any]] = []
         self.removed: list[dict[str, Any]] = []
         self.influence = measured()
@@ -110,6 +166,7 @@ class History:
         self.influence.merge(stats)
         self.records.note(event, bool(task.classes))
         self.learned[-1]["ended"] = now()
+        self.version += 1
 
     def bound(self, stored: Tensor) -> None:
         """Drop what a stream without end would pile up: influences of examples but the `stored`
@@ -133,12 +190,27 @@ class History:
         self.influence.forget(gone)
         self.records.forget(ids)
         if ids:
-            self.next_id = max(self.next_id, ids[-1] + 1)  # running numbers skip them
+            self.ids.next = max(self.ids.next, ids[-1] + 1)  # running numbers skip them
             self.removed.append({"ids": [*ids], "when": now(), "reason": reason})
+        self.version += 1
 
     @property
     def forgotten(self) -> list[int]:
         return [i for record in self.removed for i in record["ids"]]
+
+    def note_answers(self, right: Tensor, window: int) -> dict[str, float]:
+        """Note which observed examples (n,) were answered rightly before they were learned. Returns
+        the share of all so far, and of the newest `window`."""
+        self.recent = [*self.recent, *right.int().tolist()][-window:]
+        self.answered = [self.answered[0] + int(right.sum()), self.answered[1] + len(right)]
+        return self.accuracy()
+
+    def accuracy(self) -> dict[str, float]:
+        """Return the prequential accuracy over all observed examples and over the newest ones."""
+        if not self.answered[1]:
+            return {}
+        newest = sum(self.recent) / len(self.recent)
+        return {"prequential": self.answered[0] / self.answered[1], "prequential_newest": newest}
 
     def scores(self) -> RunScores:
         """Return how suspect each example is; there may be none."""
@@ -149,13 +221,18 @@ class History:
         """Return what changes when a task begins, as plain values."""
         return {
             "class_names": [*self.class_names],
-            "next_id": self.next_id,
+            "ids": vars(self.ids) | {"texts": dict(self.ids.texts)},
+            "changes": self.version,
+            "answered": [*self.answered],
+            "recent": [*self.recent],
             "learned": [*self.learned],
             "removed": deepcopy(self.removed),
         }
 
     def restore_plain(self, about: Mapping[str, Any]) -> None:
-        self.class_names, self.next_id = tuple(about["class_names"]), about["next_id"]
+        self.class_names, self.version = tuple(about["class_names"]), about["changes"]
+        vars(self.ids).update(about["ids"], texts=dict(about["ids"]["texts"]))
+        self.answered, self.recent = [*about["answered"]], [*about["recent"]]
         self.learned, self.removed = [*about["learned"]], deepcopy(about["removed"])
 
     def state(self) -> State:

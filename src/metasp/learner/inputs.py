@@ -1,7 +1,7 @@
 """Turn whatever holds a user's examples into aligned tensors: inputs, labels and ids."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ Data = (
 )
 """What a learner learns from: inputs and labels, as columns, as examples or as batches."""
 
-Ids = int | ArrayLike | Iterable[int]
+Ids = int | str | ArrayLike | Iterable[int] | Iterable[str]
 """Ids of examples: one, or any collection of them."""
 
 Labels = Tensor | np.ndarray[Any, Any]
@@ -292,39 +292,28 @@ def renumbered(data: Labelled, names: Sequence[str]) -> Labelled:
     return Labelled(data.inputs, numbers_of[data.labels], tuple(every))
 
 
-def as_ids(ids: Any, count: int, first: int) -> Tensor:
-    """Return the ids (n,) that a user gave to n examples, or running numbers from `first`."""
-    if ids is None:
-        return torch.arange(first, first + count)
-    tensor = as_tensor(ids, "ids")
-    whole = not tensor.is_floating_point() and tensor.dtype != torch.bool
-    if not whole or tensor.shape != (count,) or bool((tensor < 0).any()):
-        raise UserError(
-            f"ids must be {count} whole numbers from 0, one per example; keep a table of your own "
-            "for other names."
-        )
-    if int(tensor.max()) >= LARGEST_ID:
-        raise UserError(f"id {int(tensor.max())} is too large: keep ids below {LARGEST_ID}.")
-    values, counts = torch.unique(tensor, return_counts=True)
-    if len(values) < count:
-        twice = int(values[counts > 1][0])
-        raise UserError(f"id {twice} is given to two examples: give each its own.")
-    return tensor.long().cpu()
-
-
-def ids_to_forget(ids: Any) -> list[int]:
-    """Return ids, ascending, of one whole number or any collection of them."""
+def as_ids(ids: Any, count: int | None = None) -> list[int] | list[str]:
+    """Return the ids that a user gave: whole numbers from 0, or texts. `count`: of how many
+    examples, each of which needs its own; None: of any number, ascending."""
     listed = (
         isinstance(ids, Iterable) and not isinstance(ids, str) and not hasattr(ids, "__array__")
     )
-    rows = np.atleast_1d(np.asarray(list(ids) if listed else ids))  # type: ignore[arg-type]
+    rows = np.atleast_1d(as_array(list(ids) if listed else ids, "ids"))
+    texts = rows.dtype.kind in "OUT" and all(isinstance(one, str) for one in rows.tolist())
     whole = rows.dtype.kind in "iu" and bool(((rows >= 0) & (rows < LARGEST_ID)).all())
-    if rows.size and not whole:
+    if (rows.size and not texts and not whole) or rows.ndim > 1 or count not in (None, len(rows)):
+        of_each = "" if count is None else f"{count}, one for each example: "
         raise UserError(
-            f"ids must be whole numbers from 0, not {ids!r}: a mask must be turned into ids first, "
-            "for instance ids[mask]."
+            f"ids must be {of_each}whole numbers from 0, or texts, not {str(ids)[:60]}: turn a "
+            "mask into ids first, for instance by ids[mask]."
         )
-    return sorted({*rows.reshape(-1).tolist()})
+    values, counts = np.unique(rows, return_counts=True)
+    if count is None:
+        return cast(list[int], values.tolist()) if rows.size else []
+    if len(values) < count:
+        twice = values[counts > 1].tolist()[0]
+        raise UserError(f"id {twice!r} is given to two examples: give each its own.")
+    return cast(list[int], rows.tolist())
 
 
 def check_order(data: Any) -> None:

@@ -36,6 +36,15 @@ class TaskData(NamedTuple):
     validation: Labelled | float | None
 
 
+class Incoming(NamedTuple):
+    """Examples that can be learned, the numbers (n,) of their ids, and the ids as the user has
+    given them, None where they are running numbers."""
+
+    data: Labelled
+    numbers: Tensor
+    ids: "list[int] | list[str] | None"
+
+
 class Intake:
     """Decides what of the examples that come in can be learned, by this trainer and after this
     history, and lets the head grow with their classes."""
@@ -73,20 +82,21 @@ class Intake:
             return data._replace(inputs=features)
         return data._replace(inputs={"features": features, "raw": data.inputs})
 
-    def admit(self, data: Labelled, ids: Any) -> tuple[Labelled, Tensor]:
+    def admit(self, data: Labelled, ids: Any) -> Incoming:
         """Return those of the examples that were not forgotten, as the memory will hold them, and
         their ids. Nothing of the learner changes."""
         if self.trainer.tasks:
             data = renumbered(data, self.history.class_names)
-        names = as_ids(ids, len(data.labels), self.history.next_id)
-        if ids is not None and data.are_classes:
-            self._check_ids(names, data)
-        left = torch.nonzero(~torch.isin(names, torch.tensor(self.history.forgotten))).flatten()
-        data, names = data.at(left), names[left]
+        chosen = None if ids is None else as_ids(ids, len(data.labels))
+        numbers = self.history.ids.numbered(chosen, len(data.labels))
+        if chosen is not None and data.are_classes:
+            self._check_ids(numbers, data, chosen)
+        left = torch.nonzero(~torch.isin(numbers, torch.tensor(self.history.forgotten))).flatten()
+        data, numbers = data.at(left), numbers[left]
         if len(left):
             data = self.encoded(data)
             self.check_follows(data)
-        return data, names
+        return Incoming(data, numbers, chosen and [chosen[row] for row in left.tolist()])
 
     def check_follows(self, data: Labelled) -> None:
         """Raise if examples are not of the kind that the learner has had before."""
@@ -118,12 +128,12 @@ class Intake:
             stream.set_state(before)
             raise
 
-    def enter(self, data: Labelled, names: Tensor) -> None:
+    def enter(self, incoming: Incoming) -> None:
         """Know the classes and ids of examples that are about to be learned."""
         closed = self.trainer.tasks[:-1] if self.trainer.open else self.trainer.tasks
-        self.history.class_names = data.names
-        self.history.next_id = max(self.history.next_id, int(names.max()) + 1)
-        if classes_of(closed) & {*data.classes}:
+        self.history.class_names = incoming.data.names
+        self.history.ids.enter(incoming.ids, incoming.numbers)
+        if classes_of(closed) & {*incoming.data.classes}:
             self.context.plan = replace(self.context.plan, shared_classes=True)
 
     def make_task(self, given: TaskData) -> Task:
@@ -132,7 +142,8 @@ class Intake:
         tasks = self.trainer.tasks
         if self.code.encoder is not None:
             self.code.encoder.check_unchanged()
-        data, names = self.admit(given.train, given.ids)
+        incoming = self.admit(given.train, given.ids)
+        data, names = incoming.data, incoming.numbers
         if not len(names):
             raise UserError("every example of the dataset was forgotten before: nothing is left.")
         self.fit(data)
@@ -140,10 +151,12 @@ class Intake:
         if given.test is not None:
             test = self._to_compare(given.test, data).examples()
         data, names, held = self._split(data, names, given.validation)
-        self.enter(data, names)
+        self.enter(incoming)
         train = data.examples(names)
         task = Task(len(tasks), data.classes, train, test, validation=held)
         self.history.begin_task(kind(data.inputs), len(names))
+        if isinstance(given.validation, float):
+            self.history.learned[-1]["held_out"] = len(incoming.numbers) - len(names)
         if given.trusted is not None:
             task = replace(task, trusted=self.verified(given.trusted, [*tasks, task]))
         if self.recipe.selection is None and not self.recipe.kind.keeps_verified:
@@ -157,9 +170,9 @@ class Intake:
         self._check_classes(data, tasks, self.history.class_names, "verified examples")
         data = self.encoded(data)
         self.check_follows(data)
-        names = self.history.next_id + torch.arange(len(data.labels))
-        self.history.next_id = int(names[-1]) + 1
-        return data.examples(names)
+        numbers = self.history.ids.numbered(None, len(data.labels))
+        self.history.ids.enter(None, numbers)
+        return data.examples(numbers)
 
     def check_scored(self, labels: Tensor, learned: Tensor) -> None:
         """Raise if labels cannot be compared with those that were learned; a user's metric may take
@@ -233,18 +246,18 @@ class Intake:
             self._check_classes(validation, tasks, data.names, "validation dataset")
         return data, names, validation.examples()
 
-    def _check_ids(self, names: Tensor, data: Labelled) -> None:
+    def _check_ids(self, numbers: Tensor, data: Labelled, ids: list[Any]) -> None:
         """Raise if an id was given to an example of another class before: it cannot be the same."""
         before: dict[int, int] = {}
         for task in self.trainer.tasks:
             if task.classes:
                 before.update(zip(task.train.ids.tolist(), task.train.labels.tolist()))
-        for name, label in zip(names.tolist(), data.labels.tolist()):
-            if before.get(name, label) != label:
+        for number, label, name in zip(numbers.tolist(), data.labels.tolist(), ids):
+            if before.get(number, label) != label:
                 raise UserError(
-                    f"id {name} was given to an example of class {before[name]} before and now to "
-                    f"one of class {label}: ids name examples for life; leave ids out for running "
-                    "numbers."
+                    f"id {name!r} was given to an example of class {before[number]} before and now "
+                    f"to one of class {label}: ids name examples for life; leave ids out for "
+                    "running numbers."
                 )
 
     def _check_classes(

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from copy import deepcopy
 from inspect import GEN_RUNNING, getgeneratorstate
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 from weakref import ref
 
 import pyarrow as pa
@@ -36,22 +35,16 @@ from metasp.learner.inputs import (
     Labelled,
     as_ids,
     check_order,
-    ids_to_forget,
 )
 from metasp.learner.intake import Intake, TaskData
 from metasp.learner.outputs import Metric, answers
 from metasp.learner.session import Session
 from metasp.learner.views import MemoryView
 from metasp.methods import Method
-from metasp.processes import check_alike, heard, joined
+from metasp.processes import heard, joined
 from metasp.train.early_stopping import PATIENCE
 from metasp.train.online import WINDOW, MakeDetector
 from metasp.types import LossFn, Rows
-
-DIFFERENT = (
-    "the processes of this learner no longer hold the same numbers, so nothing is stored: load its "
-    "last file, on machines of one kind."
-)
 
 
 class ContinualLearner:
@@ -145,6 +138,8 @@ class ContinualLearner:
         trusted: Data | None = None,
         validation: Data | float | None = None,
         patience: int = PATIENCE,
+        snapshots: str | Path | None = None,
+        snapshot_seconds: float = 60.0,
     ) -> Self:
         """Learn a new task: a torch Dataset or DataLoader, a pair (inputs, labels), a dictionary of
         columns with the labels inside, or an iterator of examples or batches. Inputs are a tensor,
@@ -154,11 +149,14 @@ class ContinualLearner:
         ``trusted`` are further examples whose labels a person has verified: see `trust`.
         ``validation`` is a dataset that is not trained on, or the share of this one that is held
         out: its loss is taken after each epoch, the weights of the epoch where it was lowest are
-        kept, and ``patience`` epochs without a lower one end a phase of the task. If this fails or
-        is interrupted, the learner is as before."""
+        kept, and ``patience`` epochs without a lower one end a phase of the task. ``snapshots`` is
+        a file to which the task under way is written every ``snapshot_seconds``: after a kill, the
+        same call on the learner as it was before goes on from there, to the same bits. If this
+        fails or is interrupted, the learner is as before."""
         ranks = self._session.ranks
         shown = progress and (ranks is None or ranks.rank == 0)
-        with closing(self.stream(dataset, ids, test, trusted, validation, patience)) as events:
+        data = dataset, ids, test, trusted, validation, patience
+        with closing(self.stream(*data, snapshots, snapshot_seconds)) as events:
             for _ in views.with_progress_bar(events, self._trainer) if shown else events:
                 pass
         return self
@@ -171,6 +169,8 @@ class ContinualLearner:
         trusted: Data | None = None,
         validation: Data | float | None = None,
         patience: int = PATIENCE,
+        snapshots: str | Path | None = None,
+        snapshot_seconds: float = 60.0,
     ) -> Generator[Event, None, None]:
         """Learn as `learn` does, and yield each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before. `finish` ends it."""
@@ -196,17 +196,20 @@ class ContinualLearner:
         if patience < 1:
             raise UserError(f"patience is {patience!r}: give a number of epochs, 1 or more.")
         self._trainer.stopping.patience = patience
-        events = session.run(TaskData(train, ids, tests, verified, held), random)
+        data = TaskData(train, ids, tests, verified, held)
+        events = session.run(data, random, session.snapshots(snapshots, snapshot_seconds))
         self._stream = ref(events)
         return events
 
     def observe(self, batch: Data, ids: Rows | None = None) -> list[Event]:
         """Take one step on a batch of a stream that tells no tasks, and let the memory decide about
-        it. Classes may come at any time. Returns what happened. All batches since the first are one
-        open task, of which the newest `window` examples stand for what is new; it ends with
-        `finish`, or when a ``detector`` sees the loss rise, which begins another with the next
-        batch. Between two batches the learner can be used, saved and loaded as ever; a batch that
-        is refused changes nothing."""
+        it. Classes may come at any time. Returns what happened; a step's numbers hold the accuracy
+        of the answers before each example was learned, over all so far (`prequential`) and over the
+        newest `window` (`prequential_newest`). All batches since the first are one open task, of
+        which the newest `window` examples stand for what is new; it ends with `finish`, or when a
+        ``detector`` sees the loss rise, which begins another with the next batch. Between two
+        batches the learner can be used, saved and loaded as ever; a batch that is refused changes
+        nothing."""
         return self._session.observe(self._session.read(batch, "batch"), ids)
 
     def finish(self) -> list[Event]:
@@ -225,7 +228,7 @@ class ContinualLearner:
         self._trainer.ending = True
         return list(events)
 
-    def trust(self, examples: Data) -> list[int]:
+    def trust(self, examples: Data) -> list[Any]:
         """Pin examples of classes already seen, whose labels a person has verified, in the memory:
         a Dataset or a pair (inputs, labels). They count in its budget, within their class's share,
         and stay as long as it lasts. Returns their ids."""
@@ -240,21 +243,13 @@ class ContinualLearner:
         data = self._session.read(examples, "examples to judge")
         if not data.are_classes:
             raise UserError("only labels that are classes can be judged: give numbers or names.")
-        names = torch.full((len(data.labels),), views.UNNAMED)
-        if ids is not None:
-            names = as_ids(ids, len(data.labels), 0)
-        verdicts, data = self._session.judge(data, names)
-        return views.verdict_table(verdicts, data.labels, names, data.names)
+        shown = [None] * len(data.labels) if ids is None else as_ids(ids, len(data.labels))
+        verdicts, data = self._session.judge(data)
+        return views.verdict_table(verdicts, data.labels, shown, data.names)
 
-    @overload
-    def predict(self, x: Columns, names: Literal[False] = False) -> Tensor: ...
-
-    @overload
-    def predict(self, x: Columns, names: Literal[True]) -> list[str]: ...
-
-    def predict(self, x: Columns, names: bool = False) -> Tensor | list[str]:
+    def predict(self, x: Columns, names: bool = False) -> Any:
         """Return the class of each input (n,), of those seen; a regression's outputs. With
-        ``names`` the names of the classes, where labels are text."""
+        ``names`` a list of the names of the classes, where labels are text."""
         with self._session.turn:
             self._session.check_learned()
             if names and not self.class_names:
@@ -262,6 +257,16 @@ class ContinualLearner:
             outputs = self._session.outputs(self._session.read_inputs(x), scored=True)
             classes = answers(outputs, self.classes, self._session.code.loss_fn)
             return [self.class_names[c] for c in classes.tolist()] if names else classes
+
+    def predict_proba(self, x: Columns) -> Tensor:
+        """Return the probability of each class that was seen for each input, (n, classes): the
+        softmax of what the method predicts by, in the order of `classes`."""
+        with self._session.turn:
+            self._session.check_learned()
+            if not self.classes:
+                raise UserError("the labels are no classes, which alone have probabilities.")
+            outputs = self._session.outputs(self._session.read_inputs(x), scored=True)
+            return outputs[:, list(self.classes)].softmax(1)
 
     def outputs(self, x: Columns) -> Tensor:
         """Return the model's outputs for each input (n, …), in evaluation mode, on the CPU."""
@@ -293,6 +298,12 @@ class ContinualLearner:
         return self._trainer.position.observed
 
     @property
+    def version(self) -> int:
+        """How often the learner has changed: by a task, a batch, or examples that were trusted or
+        forgotten. A file has the version that it was saved at."""
+        return self._session.history.version
+
+    @property
     def memory(self) -> MemoryView:
         """A read-only dataset of what is stored, with a table to audit it."""
         return MemoryView(self._session)
@@ -300,7 +311,8 @@ class ContinualLearner:
     @property
     def removed(self) -> list[dict[str, Any]]:
         """The ids, moment and reason of each removal; nothing of their content."""
-        return deepcopy(self._session.history.removed)
+        history = self._session.history
+        return [{**record, "ids": history.ids.shown(record["ids"])} for record in history.removed]
 
     def influence(self) -> pa.Table:
         """Return one row for each example that was measured or is in memory: id, label, task, mean
@@ -315,10 +327,10 @@ class ContinualLearner:
         ``loss``, ``influence``, ``both``); unless given, the first of them that is known. Each is a
         column, beside id, task, label and the class that the model gave last."""
         with self._session.turn:
-            return views.suspects_table(self._session.history.scores(), by, top)
+            return views.suspects_table(self._session.history, by, top)
 
     def explore(
-        self, page: str | Path, words: Mapping[int, str] | None = None, limit: int = 10_000
+        self, page: str | Path, words: Mapping[Any, str] | None = None, limit: int = 10_000
     ) -> Path:
         """Write the explorer's page: which examples help the model remember and which help it
         learn, and what the memory holds, with pictures or numbers. ``words`` are texts of examples,
@@ -338,7 +350,7 @@ class ContinualLearner:
         ids: Ids | None = None,
         predicate: Callable[[dict[str, Any]], bool] | None = None,
         reason: str = "",
-    ) -> list[int]:
+    ) -> list[Any]:
         """Remove examples, by their ids or where ``predicate(row)`` holds for a row of
         `influence()`: from the memory, from the influences, and so from every file saved from now
         on. Free slots are filled again by what comes. What the weights have learned stays learned.
@@ -347,23 +359,25 @@ class ContinualLearner:
             raise UserError("forget needs either ids or a predicate: give one of them.")
         with self._session.turn:
             if predicate is not None:
-                gone = [row["id"] for row in self.influence().to_pylist() if predicate(row)]
-            else:
-                gone = ids_to_forget(ids)
-            self._session.forget(gone, reason)
-        return gone
+                ids = [row["id"] for row in self.influence().to_pylist() if predicate(row)]
+            return self._session.forget(as_ids(ids), reason)
 
     def save(self, path: str | Path) -> None:
         """Write everything but the code to one file, in one step: after `load` learning goes on
         to the same bits. In the middle of a task of `learn` it is the learner as it was before the
         task."""
-        ranks = self._session.ranks
-        with self._session.turn:
-            tensors, about = self._session.content()
-            if ranks is not None:
-                check_alike(ranks, tensors, DIFFERENT)
-            content = files.pack(tensors, about)
-        heard(ranks, lambda: files.write(Path(path), content))
+        session = self._session
+        with session.turn:
+            content = session.state.packed(session.before, session.ranks)
+        heard(session.ranks, lambda: files.write(Path(path), content))
+
+    def roll_back(self, path: str | Path) -> Self:
+        """Return to a version of this learner that was saved. What was forgotten since then stays
+        forgotten."""
+        path = Path(path)
+        content = heard(self._session.ranks, lambda: files.read(path))
+        self._session.roll_back(path, *files.parse(content, path))
+        return self
 
     @classmethod
     def load(
@@ -382,5 +396,5 @@ class ContinualLearner:
         tensors, about = files.parse(heard(joined(), lambda: files.read(path)), path)
         files.check_code(path, about, {**code, "method": method})
         learner = cls(model, method or about["method"], device=device, **code, **about["settings"])
-        learner._session.load(path, tensors, about)
+        learner._session.state.load(path, tensors, about)
         return learner

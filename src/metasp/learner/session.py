@@ -1,87 +1,50 @@
 """Session of a learner: its trainer goes through one task after the other, each whole or not at
 all, while other threads may read between two steps."""
 
-import threading
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from metasp import __version__, trees
+from metasp import trees
 from metasp.errors import Diverged, UserError
-from metasp.events import Evaluated, Event, TaskFinished, as_record
+from metasp.events import Evaluated, Event, StepTaken, TaskFinished, as_record
 from metasp.example_stats import ExampleStats
 from metasp.influence.parallel import Ranks
-from metasp.learner import files
 from metasp.learner.build import check_trainable
 from metasp.learner.history import (
     History,
-    pack_tasks,
     stored_ids,
-    unpack_tasks,
     with_ids,
     without_examples,
     without_inputs,
 )
 from metasp.learner.inputs import Labelled, read_examples, read_inputs, renumbered
 from metasp.learner.intake import Intake, TaskData, classes_of
-from metasp.learner.outputs import in_training, model_outputs, score_outputs, unchanged
+from metasp.learner.outputs import (
+    answers,
+    in_training,
+    model_outputs,
+    score_outputs,
+    unchanged,
+)
+from metasp.learner.state import EventLog, LearnerState, Snapshot, Snapshots, Turns
 from metasp.methods.context import TrainingContext
 from metasp.methods.label_model import Verdicts, judge
 from metasp.processes import check_alike
-from metasp.stateful import below, under
+from metasp.stateful import under
 from metasp.train.online import close, observe
 from metasp.train.randomness import ONE_AT_A_TIME, OwnRandomness
 from metasp.train.trainer import Trainer
 from metasp.trees import Tree
 from metasp.types import Batch, Rows, State, Task
 
-
-class Turns:
-    """A lock that one thread may take again, and that no waiting thread is passed over for long: a
-    training loop that lets go of it between two steps lets the others in."""
-
-    def __init__(self) -> None:
-        self._lock, self._queue = threading.RLock(), threading.Lock()
-        self._owner: int | None = None
-        self._depth = 0
-
-    def __enter__(self) -> None:
-        thread = threading.get_ident()
-        if self._owner == thread:
-            self._lock.acquire()
-        else:
-            with self._queue:  # who waits stands before the one that comes back for its next step
-                self._lock.acquire()
-            self._owner = thread
-        self._depth += 1
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
-        self._lock.release()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Turns":
-        return Turns()
-
-
-class Snapshot(NamedTuple):
-    """All that a task may change: tensors by name, plain values, and the tasks."""
-
-    tensors: State
-    about: dict[str, Any]
-    tasks: list[Task]
+log = logging.getLogger("metasp")
 
 
 class Session:
@@ -96,8 +59,10 @@ class Session:
         self.context: TrainingContext = trainer.learner
         self.model: nn.Module = trainer.learner.model
         self.random = OwnRandomness(self.context.streams, self.context.device)
+        self.state = LearnerState(trainer, history, intake, self.random)
         self.turn = Turns()
         self.before: Snapshot | None = None
+        self.logged = EventLog(intake.settings.scheduler_step)
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -167,17 +132,18 @@ class Session:
         ):
             yield
 
-    def run(self, data: TaskData, random: State) -> Generator[Event, None, None]:
+    def run(
+        self, data: TaskData, random: State, snapshots: Snapshots | None
+    ) -> Generator[Event, None, None]:
         """Learn one task from beginning to end, or not at all, with the random streams as they were
-        before the data was read."""
+        before the data was read; go on from a snapshot of it, if there is one."""
         trainer = self.trainer
         with ONE_AT_A_TIME, self.turn:
             self.check_idle("learn")
-            tensors, about, tasks = self.snapshot()
+            tensors, about, tasks = self.state.snapshot()
             tensors |= under("random", random)
             copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
             self.before = before = Snapshot(copies, about, tasks)
-        stats = self.context.influence_stats
         try:
             with self.stepping():
                 if trainer.open:
@@ -186,15 +152,22 @@ class Session:
                         "one."
                     )
                 trainer.tasks.append(self.intake.make_task(data))
-            steps = trainer.run()
+            if snapshots is not None:
+                with ONE_AT_A_TIME, self.turn:
+                    snapshots.go_on(before, trainer.tasks[-1])
+            steps, stats = trainer.run(), self.context.influence_stats
             while self.before is before:
                 with self.stepping():
                     event = next(steps)
+                    self.logged.note(event)
                     if isinstance(event, Evaluated):
                         self.history.add_test({**as_record(event), "on": list(event.on)})
                     if isinstance(event, TaskFinished):
                         self._close_task(event, stats)
                         self.before = None
+                if isinstance(event, StepTaken) and snapshots is not None:
+                    with self.turn:
+                        snapshots.write_if_due()
                 yield event
         except Diverged as error:
             raise UserError(
@@ -203,8 +176,12 @@ class Session:
         finally:
             if self.before is before:
                 with ONE_AT_A_TIME, self.turn:
-                    self.restore(before)
+                    self.state.restore(before)
                     self.before = None
+
+    def snapshots(self, path: "str | Path | None", seconds: float) -> Snapshots | None:
+        """Return where the next task is stored while it is learned."""
+        return Snapshots(Path(path), seconds, self.state, self.ranks) if path is not None else None
 
     def observe(self, data: Labelled, ids: Rows | None) -> list[Event]:
         """Take one step of the open task on a batch. Nothing changes before all is checked."""
@@ -215,14 +192,16 @@ class Session:
             opening = not trainer.open
             if opening:
                 intake.check_online()
-            data, names = intake.admit(data, ids)
+            incoming = intake.admit(data, ids)
+            data, names = incoming.data, incoming.numbers
             if not len(names):
                 return []
             if len(names) == 1 and not len(self.context.memory):
                 intake.check_alone(data.inputs)
+            right = self._answered_rightly(data)
             if opening or {*data.classes} - {*trainer.tasks[-1].classes}:
                 intake.fit(data)
-            intake.enter(data, names)
+            intake.enter(incoming)
             if opening:
                 if self.code.encoder is not None:
                     self.code.encoder.check_unchanged()
@@ -231,14 +210,44 @@ class Session:
                 history.begin_task(trees.kind(data.inputs), 0)
             history.learned[-1]["examples"] += len(names)
             new = Batch(data.inputs, data.labels, names)
-            return self._stepped(observe(trainer, new, data.classes))
+            events = self._stepped(observe(trainer, new, data.classes))
+            history.version += 1
+            self._bound_ids()
+            if right is None:
+                return events
+            accuracy = history.note_answers(right, self.settings.window)
+            return [
+                replace(event, numbers={**event.numbers, **accuracy})
+                if isinstance(event, StepTaken)
+                else event
+                for event in events
+            ]
+
+    def _answered_rightly(self, data: Labelled) -> Tensor | None:
+        """Return for each example (n,) whether it is answered rightly before it is learned; None
+        where there is no class to answer by."""
+        if not self.classes or not data.are_classes:
+            return None
+        before = self.random.now
+        with self.random.used():  # a transform may draw
+            outputs = model_outputs(self.context, data.inputs, self.context.scoring())
+        self.random.now = before
+        said = answers(outputs, self.classes, self.code.loss_fn)
+        return None if said is outputs else said == data.labels
+
+    def _bound_ids(self) -> None:
+        """Keep the texts of ids that are stored somewhere; seldom, as it takes a look at all."""
+        ids, memory = self.history.ids, self.context.memory
+        if len(ids.texts) > 2 * (memory.capacity + self.settings.window) + 1000:
+            listed = stored_ids(memory, self.trainer.tasks).tolist()
+            ids.keep_only({*listed, *self.history.forgotten})
 
     def finish(self) -> list[Event]:
         """End the open task."""
         with ONE_AT_A_TIME, self.turn:
             return self._stepped(close(self.trainer))
 
-    def trust(self, data: Labelled) -> list[int]:
+    def trust(self, data: Labelled) -> list[Any]:
         """Pin verified examples in the memory. Returns their ids."""
         trainer = self.trainer
         with self.turn:
@@ -249,9 +258,10 @@ class Session:
             self.context.trust(batch, last, self.classes, trainer.method.column_values)
             if not trainer.open:  # which knows its newest examples alone
                 trainer.tasks[last] = with_ids(trainer.tasks[last], batch.ids, batch.labels)
-        return [int(name) for name in batch.ids]
+            self.history.version += 1
+            return self.history.ids.shown(batch.ids.tolist())
 
-    def judge(self, data: Labelled, names: Tensor) -> tuple[Verdicts, Labelled]:
+    def judge(self, data: Labelled) -> tuple[Verdicts, Labelled]:
         """Return verdicts on examples, and the examples under the learner's class numbers."""
         with self.turn:
             self.check_learned()
@@ -259,7 +269,7 @@ class Session:
             data = self.intake.encoded(data)
             self.intake.check_follows(data)
             with unchanged(self.model):
-                return judge(self.context, data.examples(names)), data
+                return judge(self.context, data.examples()), data
 
     def outputs(self, inputs: Tree, scored: bool) -> Tensor:
         """Return the model's outputs for raw inputs, or what the method predicts by."""
@@ -279,12 +289,35 @@ class Session:
             outputs, classes = self.outputs(data.inputs, scored=True), self.classes
         return score_outputs(outputs, data.labels, classes, self.context, code.loss_fn, code.metric)
 
-    def forget(self, gone: list[int], reason: str) -> None:
-        """Go on without the examples of these ids, ascending."""
+    def forget(self, ids: list[int] | list[str], reason: str) -> list[Any]:
+        """Go on without the examples of these ids. Returns them."""
         with self.turn:
             self.check_idle("forget")
+            gone = self._met(ids)
             self.trainer.forget(torch.tensor(gone, dtype=torch.long))
             self.history.forget(gone, reason)
+            log.info("forgot %d examples (%s)", len(gone), reason or "no reason given")
+            return self.history.ids.shown(gone)
+
+    def _met(self, ids: list[int] | list[str]) -> list[int]:
+        """Return the numbers of ids, ascending, or raise for one that no example has had. Nobody
+        lists the examples of a stream, or those that were held out: of them the largest is
+        known."""
+        history, memory = self.history, self.context.memory
+        listed = {*stored_ids(memory, self.trainer.tasks).tolist(), *history.forgotten}
+        listed |= {*map(int, self.influence().ids)}
+        unlisted = self.trainer.open or any(
+            {"observed", "held_out"} & {*e} for e in history.learned
+        )
+        numbers = history.ids.find(ids)
+        for name, number in zip(ids, numbers):
+            may_be = unlisted and number is not None and number < history.ids.next
+            if number not in listed and not may_be:
+                raise UserError(
+                    f"no example has had the id {name!r}, so nothing was forgotten: give ids as "
+                    "`influence()` or `memory.table()` show them."
+                )
+        return sorted(number for number in numbers if number is not None)
 
     def influence(self) -> ExampleStats:
         """Return the influences measured so far, in the open task too."""
@@ -293,68 +326,17 @@ class Session:
         ids = stored_ids(self.context.memory, self.trainer.tasks)
         return self.history.with_open(self.context.influence_stats, ids)
 
-    def snapshot(self) -> Snapshot:
-        """Return all that a task may change, as it is: not copied."""
-        tensors, position = self.trainer.state()
-        tensors |= under("random", self.random.state())
-        tensors |= under("unsaved", files.unsaved_buffers(self.model))
-        about = {
-            "position": position,
-            "shared_classes": self.context.plan.shared_classes,
-            "head": self.intake.head_size,
-            **self.history.plain(),
-        }
-        return Snapshot(tensors, about, list(self.trainer.tasks))
-
-    def restore(self, state: Snapshot) -> None:
-        """Stand where the snapshot was taken."""
-        tensors, about, tasks = state
-        self.context.optimizer.zero_grad()
-        self.intake.resize_head(about["head"])
-        self.trainer.tasks = list(tasks)
-        self.trainer.restore(tensors, about["position"])
-        files.put_buffers(self.model, below("unsaved", tensors))
-        self.context.plan = replace(self.context.plan, shared_classes=about["shared_classes"])
-        self.context.current = None
-        self.random.restore(below("random", tensors))
-        self.history.restore_plain(about)
-
     def content(self) -> tuple[State, dict[str, Any]]:
-        """Return the content of a file: tensors by name, and plain values. In the middle of a task
-        of `run` it is that of the learner before the task."""
-        tensors, about, tasks = self.before or self.snapshot()
-        of_method = {**self.settings.settings, **dict(self.trainer.method.settings or {})}
-        chosen = {key: value for key, value in of_method.items() if value is not None}
-        encoder = self.code.encoder
-        tensors = {**tensors, **self.history.state(), **under("tasks", pack_tasks(tasks))}
-        return tensors, {
-            **about,
-            "version": __version__,
-            "method": self.intake.method,
-            "classes": [list(task.classes) for task in tasks],
-            "code": self.code.names(),
-            "settings": {**self.settings.as_dict(), "settings": chosen},
-            "encoder": None if encoder is None else encoder.weights,
-        }
+        """Return the content of a file: in the middle of a task of `run` that of the learner before
+        the task."""
+        return self.state.content(self.before)
 
-    def load(self, path: Path, tensors: State, about: dict[str, Any]) -> None:
-        """Stand where the `content` of a file was taken."""
-        if self.intake.method != about["method"]:
-            raise UserError(
-                f"{path} was saved with method {about['method']}, not {self.intake.method}: pass "
-                "the first."
-            )
-        self.intake.resize_head(about["head"])
-        files.check_model(path, below("model", tensors), self.model)
-        encoder = self.code.encoder
-        if encoder is not None and encoder.weights != about["encoder"]:
-            raise UserError(
-                f"{path} was saved with an encoder of other weights: pass the encoder that it was "
-                "saved with."
-            )
-        tasks = unpack_tasks(about["classes"], below("tasks", tensors))
-        self.restore(Snapshot(tensors, about, tasks))
-        self.history.restore(tensors)
+    def roll_back(self, path: Path, tensors: State, about: dict[str, Any]) -> None:
+        """Stand where the `content` of a file of this learner was taken, but for what was forgotten
+        since."""
+        with ONE_AT_A_TIME, self.turn:
+            self.check_idle("roll back")
+            self.state.roll_back(path, tensors, about)
 
     def _stepped(self, steps: Iterator[Event]) -> list[Event]:
         """Take all steps of an open task, and return their events."""
@@ -367,6 +349,7 @@ class Session:
                 f"{error.event}: load the learner as it was last saved, and try a smaller lr."
             ) from error
         for event in events:
+            self.logged.note(event)
             if isinstance(event, TaskFinished):
                 self._close_task(event, stats)
                 tasks[-1] = without_examples(tasks[-1])

@@ -15,6 +15,7 @@ from metasp import trees
 from metasp.errors import UserError
 from metasp.events import Event, StepTaken, TaskStarted
 from metasp.example_stats import INFLUENCE, ExampleStats
+from metasp.learner.history import History
 from metasp.learner.session import Session
 from metasp.methods.label_model import Verdicts
 from metasp.metrics import SCENARIOS
@@ -29,13 +30,10 @@ from metasp.reports.explorer import (
     recorded,
 )
 from metasp.reports.explorer.records import so_far
-from metasp.reports.suspects import RunScores
 from metasp.suspects import WAYS
 from metasp.train.trainer import Trainer
 from metasp.trees import Tree
 from metasp.types import Task
-
-UNNAMED = -1  # the id of an example that is judged without one
 
 HEADER = ("task", "learned", "examples", "classes", "in memory", "before", "after", "now")
 
@@ -87,7 +85,7 @@ def memory_table(session: Session) -> pa.Table:
     return pa.table(
         {
             "slot": stored["slot"],
-            "id": pa.array(stored["id"], pa.int64()),
+            "id": session.history.ids.column(map(int, stored["id"])),
             "label": stored["label"],
             **name_column(stored["label"], session.history.class_names),
             "task": pa.array(stored["task"], pa.int64()),
@@ -115,7 +113,7 @@ def influence_table(session: Session) -> pa.Table:
     column = [labels.get(i) for i in ids]
     return pa.table(
         {
-            "id": pa.array(ids, pa.int64()),
+            "id": session.history.ids.column(ids),
             "label": pa.array(column),
             **name_column(column, session.history.class_names),
             "task": pa.array([since[i] for i in ids], pa.int64()),
@@ -133,7 +131,7 @@ def influence_columns(stats: ExampleStats, ids: Sequence[float]) -> dict[str, An
 
 
 def verdict_table(
-    verdicts: Verdicts, labels: Tensor, ids: Tensor, names: Sequence[str]
+    verdicts: Verdicts, labels: Tensor, ids: Sequence[Any], names: Sequence[str]
 ) -> pa.Table:
     """Return one row per judged example; classes by their names where they have any."""
 
@@ -142,7 +140,7 @@ def verdict_table(
 
     return pa.table(
         {
-            "id": pa.array([None if i == UNNAMED else i for i in ids.tolist()], pa.int64()),
+            "id": pa.array(ids, pa.string() if isinstance(ids[0], str) else pa.int64()),
             "label": named(labels),
             "stability": floats(verdicts.stability.numpy()),
             "plasticity": floats(verdicts.plasticity.numpy()),
@@ -152,8 +150,9 @@ def verdict_table(
     )
 
 
-def suspects_table(scored: RunScores, by: str | None, top: int | None) -> pa.Table:
+def suspects_table(history: History, by: str | None, top: int | None) -> pa.Table:
     """Return the most suspect examples, one row each, the most suspect first."""
+    scored = history.scores()
     scores = scored.scores
     if not len(scores.ids):
         raise UserError(
@@ -170,7 +169,7 @@ def suspects_table(scored: RunScores, by: str | None, top: int | None) -> pa.Tab
         types |= {"label_name": pa.string(), "predicted_name": pa.string()}
     types |= {way: pa.float64() for way in WAYS}
     columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
-    return pa.table(columns)
+    return pa.table({**columns, "id": history.ids.column(row["id"] for row in rows)})
 
 
 def name_column(labels: Iterable[Any], names: Sequence[str]) -> dict[str, Any]:
@@ -186,7 +185,7 @@ def floats(values: Any) -> pa.DoubleArray:
     return pa.array(np.asarray(values, np.float64).reshape(-1), pa.float64(), from_pandas=True)
 
 
-def explorer_page(session: Session, texts: Mapping[int, str] | None, limit: int) -> bytes:
+def explorer_page(session: Session, texts: Mapping[Any, str] | None, limit: int) -> bytes:
     """Return the explorer's page of a learner, with given texts or what the memory holds."""
     history, settings = session.history, session.settings
     if not history.learned:
@@ -229,11 +228,12 @@ def scenarios_of(learned: Sequence[Mapping[str, Any]], classes: Sequence[int]) -
     return {name: so_far(events, name) for name in SCENARIOS}
 
 
-def material_of(session: Session, texts: Mapping[int, str] | None) -> Material:
+def material_of(session: Session, texts: Mapping[Any, str] | None) -> Material:
     """Return what there is to look at: given texts by id, or else what the memory holds."""
     memory = session.context.memory
     if texts is not None:
-        return Texts({int(name): str(text) for name, text in texts.items()})
+        numbers = session.history.ids.find([*texts])
+        return Texts({n: str(text) for n, text in zip(numbers, texts.values()) if n is not None})
     if memory.inputs is None:
         return Missing("The learner keeps no examples.")
     slots = memory.occupied.numpy()
@@ -256,6 +256,12 @@ def report_text(session: Session) -> str:
         rows = [task_row(session, task, entry) for task, entry in zip(tasks, learned)]
         lines += ["", *(f"| {' | '.join(row)} |" for row in [HEADER, ["---"] * len(HEADER), *rows])]
     notes = []
+    if history.answered[1]:
+        accuracy, newest = history.accuracy().values()
+        notes.append(
+            f"Prequential accuracy: {accuracy:.4f} over {history.answered[1]:,} observed examples, "
+            f"{newest:.4f} over the newest {len(history.recent)}."
+        )
     if len(scored.scores.ids):
         way = scored.way(None)
         count, total = scored.scores.expected(way), len(scored.scores.ids)

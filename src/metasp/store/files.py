@@ -25,12 +25,14 @@ def content_of(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def write_atomic(path: Path, content: bytes, listed_later: bool = False) -> None:
+def write_atomic(
+    path: Path, content: bytes, listed_later: bool = False, suffix: str = ".tmp"
+) -> None:
     """Replace a file in one step that survives a crash at any moment.
 
     What a killed process left of an earlier attempt is overwritten. With `listed_later` the rename
     becomes durable with that of a file that is written later to the same folder or lists it."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}{suffix}")
     with os.fdopen(_locked_alone(temporary), "wb") as file:
         try:
             file.truncate()
@@ -43,6 +45,14 @@ def write_atomic(path: Path, content: bytes, listed_later: bool = False) -> None
             raise
     if not listed_later:
         sync_folder(path.parent)
+
+
+def remove_stale(folder: Path, suffix: str) -> None:
+    """Remove the temporary files that killed processes have left in a folder: nobody locks them."""
+    for path in folder.glob(f".*{suffix}"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def _locked_alone(path: Path) -> int:
