@@ -74,11 +74,30 @@ HELD_OUT = schema_of(
     }
 )
 
+WHY = schema_of(
+    {
+        "query": pa.string(),
+        "id": pa.int64(),
+        "task": pa.int32(),
+        "stability": pa.float64(),
+        "plasticity": pa.float64(),
+        "total": pa.float64(),
+        "direct": pa.float64(),
+        "through_memory": pa.float64(),
+        "on_tasks": pa.list_(pa.float64()),
+        "growth": pa.float64(),
+        "agreement": pa.float64(),
+    }
+)
+"""What `metasp why` has found for each query; `on_tasks` are the derivatives of each loss."""
+
+WHY_FILE = "why.parquet"
 TABLES = {
     "noise.parquet": NOISE,
     "trusted.parquet": TRUSTED,
     "influence.parquet": INFLUENCE,
     "held_out.parquet": HELD_OUT,
+    WHY_FILE: WHY,
 }
 """The tables of a run by their file. Each has a column `id`, by which examples are erased."""
 
