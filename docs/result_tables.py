@@ -398,6 +398,14 @@ def claim(*names: str) -> str:
     return "\n".join([*markdown(pooled_table(compared)), "", link])
 
 
+def decided(name: str) -> str:
+    """Every comparison of the paper's claim on the streams of a sweep, with its verdict."""
+    from reproduce.claim import differences, markdown, table
+
+    rows = table(differences([RESULTS / f"{name}.parquet"]))
+    return "\n".join(markdown(rows.drop(columns=["stream"])))
+
+
 KINDS: Mapping[str, Callable[..., str]] = {
     "scores": scores,
     "compare": compare,
@@ -418,4 +426,5 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "minutes": minutes,
     "cost": cost,
     "claim": claim,
+    "decided": decided,
 }
