@@ -10,18 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import (
-    DISAGREE,
-    Disagree,
-    check_finite,
-    check_functional,
-    check_slopes,
-    check_steps,
-    check_symmetric,
-    check_traps,
-    checked_pair,
-    translated,
-)
+from metasp.influence import checks
+from metasp.influence.checks import Disagree
 from metasp.influence.fallback import double_backward, follows_the_loss
 from metasp.influence.functional import (
     Loss,
@@ -32,12 +22,10 @@ from metasp.influence.functional import (
     Problem,
     copies,
     gradient,
-    kept_random_state,
-    kept_values,
-    uncompiled,
+    untouched,
 )
 from metasp.influence.jvp_rules import Unsupported
-from metasp.influence.pseudo_step import Plan, Scope, make_plan
+from metasp.influence.pseudo_step import Plan, Scope, checked_plan
 from metasp.influence.second_order import Layout
 from metasp.influence.tape import Recorded, products_from_tape, record_in_scope
 from metasp.influence.updates import Adjoint, State
@@ -202,17 +190,6 @@ class _PseudoSteps(NamedTuple):
     scope: Scope
     clip_norm: float | None
 
-    def plan(self, model: nn.Module) -> Plan:
-        """Return who moves and how, or refuse what cannot be followed."""
-        size = self.lr if self.optimizer is None else self.optimizer
-        if size is None:
-            raise UserError("the pseudo step has no size: give lr, or an optimizer.")
-        check_steps(self.steps)
-        check_functional(model)
-        plan = make_plan(model, size, self.scope, self.lr, self.clip_norm)
-        check_traps(model, plan.params)
-        return plan
-
 
 @dataclass(frozen=True)
 class _Result:
@@ -230,25 +207,18 @@ def _influence(
     recorded: Recorded | None,
 ) -> _Result:
     """Compute the influence on each goal, after checking everything the user gave."""
-    plan = pseudo.plan(model)
-    device = next(iter(plan.params.values())).device
-    batch = checked_pair(batch, device, "batch")
-    goals = {what: checked_pair(pair, device, what) for what, pair in goals.items()}
+    checks.check_steps(pseudo.steps)
+    plan, device = checked_plan(model, pseudo.optimizer, pseudo.scope, pseudo.lr, pseudo.clip_norm)
+    batch = checks.checked_pair(batch, device, "batch")
+    goals = {what: checks.checked_pair(pair, device, what) for what, pair in goals.items()}
     if recorded is not None and not isinstance(recorded, Recorded):
         raise UserError(
             "recorded must be what `record(model, loss_fn, batch)` returned, not the function."
         )
     if recorded is not None:
         recorded.check(batch)
-    with (
-        kept_random_state(device),
-        kept_values(model),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast(device.type, enabled=False),
-        uncompiled(),
-        translated(),
-    ):
+    exact = torch.autocast(device.type, enabled=False)
+    with untouched(model, device), exact, checks.translated():
         if recorded is None or recorded.tape.autocast:
             origin = None if recorded is None else recorded.origin
             plan = replace(plan, params=copies(plan.params))  # a pass may write into them
@@ -258,7 +228,7 @@ def _influence(
         try:
             return _by_adjoint(problem, goals, recorded, plan, pseudo.steps)
         except Disagree as error:
-            raise UserError(DISAGREE) from error
+            raise UserError(checks.DISAGREE) from error
 
 
 def _by_adjoint(
@@ -266,7 +236,7 @@ def _by_adjoint(
 ) -> _Result:
     """Go forward along the pseudo steps, then back with the adjoint recursion; no graph is kept."""
     grads = recorded.gradient(recorded.losses.mean(), plan.params)
-    check_finite(recorded.losses.detach(), grads, "batch")
+    checks.check_finite(recorded.losses.detach(), grads, "batch")
     if not grads:
         raise UserError(
             "the batch's loss uses no parameter in scope: check the scope's name or the model."
@@ -315,9 +285,9 @@ class _At(NamedTuple):
 
     def check(self, product: Tensor, s: Named, curved: Named | None = None) -> None:
         """Raise `Disagree` unless J s fits the gradient, and H s is symmetric."""
-        check_slopes(product, s, self.grads, self.loss)
+        checks.check_slopes(product, s, self.grads, self.loss)
         if curved is not None and len(product) == 2:
-            check_symmetric(curved, s)
+            checks.check_symmetric(curved, s)
 
 
 def _laid_out(theta: Named, recorded: Recorded) -> Named:

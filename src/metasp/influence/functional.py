@@ -238,6 +238,20 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 @contextmanager
+def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Let gradients of the model be computed, as it was written, whatever is set outside, and leave
+    its values and the random state as they were."""
+    with (
+        kept_random_state(device),
+        kept_values(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        uncompiled(),
+    ):
+        yield
+
+
+@contextmanager
 def differentiable_twice() -> Iterator[None]:
     """Attention by its plain formula: the fused CPU kernel has neither tangent nor second order."""
     with sdpa_kernel(SDPBackend.MATH):

@@ -13,25 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import (
-    DISAGREE,
-    Disagree,
-    check_functional,
-    check_slopes,
-    check_traps,
-    checked_pair,
-)
-from metasp.influence.functional import (
-    LossOf,
-    Named,
-    Outputs,
-    Pair,
-    copies,
-    kept_random_state,
-    kept_values,
-)
+from metasp.influence.checks import DISAGREE, Disagree, check_slopes, checked_pair
+from metasp.influence.functional import LossOf, Named, Outputs, Pair, copies, untouched
 from metasp.influence.jvp_rules import Unsupported
-from metasp.influence.pseudo_step import make_plan
+from metasp.influence.pseudo_step import checked_plan
 from metasp.influence.tape import Recorded, record_in_scope
 
 CHUNK = 64  # goals whose gradients are in memory at one time, where they must be
@@ -49,13 +34,10 @@ def influence_matrix(
     """Compute -lr <gradient of goal j's loss, gradient of example i's loss>, shape (goals,
     examples): what `example_influence` tends to for small steps, on each goal alone; negative is
     helpful. The model stays as it is."""
-    check_functional(model)
-    plan = make_plan(model, lr)
+    plan, device = checked_plan(model, lr)
     plan = replace(plan, params=copies(plan.params))  # a pass may write into them
-    check_traps(model, plan.params)
-    device = next(iter(plan.params.values())).device
     batch, goal = checked_pair(batch, device, "batch"), checked_pair(goal, device, "goal")
-    with kept_random_state(device), kept_values(model), torch.enable_grad():
+    with untouched(model, device):
         goals, examples = (record_in_scope(model, loss_fn, pair, plan) for pair in (goal, batch))
         for recorded in (goals, examples):
             recorded.tape.check(steps=1)

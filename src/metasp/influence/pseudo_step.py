@@ -7,23 +7,8 @@ import torch
 from torch import nn
 
 from metasp.errors import UserError
-from metasp.influence.checks import (
-    check_functional,
-    check_steps,
-    check_traps,
-    checked_pair,
-)
-from metasp.influence.functional import (
-    Loss,
-    Named,
-    Origin,
-    Pair,
-    Problem,
-    gradient,
-    kept_random_state,
-    kept_values,
-    uncompiled,
-)
+from metasp.influence.checks import check_functional, check_steps, check_traps, checked_pair
+from metasp.influence.functional import Loss, Named, Origin, Pair, Problem, gradient, untouched
 from metasp.influence.updates import Adjoint, State, Stepped, Update, clipped, sgd, update_of
 
 Scope = None | str | Callable[[str], bool]
@@ -93,6 +78,24 @@ def make_plan(
     return Plan({k: p.detach() for k, p in named.items()}, update, clip)
 
 
+def checked_plan(
+    model: nn.Module,
+    optimizer: float | torch.optim.Optimizer | None,
+    scope: Scope = None,
+    lr: float | None = None,
+    clip: float | None = None,
+) -> tuple[Plan, torch.device]:
+    """Return the plan of a model whose influence is right, and where the model is; refuse others
+    by their looks."""
+    size = lr if optimizer is None else optimizer
+    if size is None:
+        raise UserError("the pseudo step has no size: give lr, or an optimizer.")
+    check_functional(model)
+    plan = make_plan(model, size, scope, lr, clip)
+    check_traps(model, plan.params)
+    return plan, next(iter(plan.params.values())).device
+
+
 def virtual_parameters(
     model: nn.Module,
     loss_fn: Loss,
@@ -109,18 +112,9 @@ def virtual_parameters(
     do not move (frozen, out of scope, unused) are not in the answer.
     """
     check_steps(steps)
-    check_functional(model)
-    plan = make_plan(model, optimizer, scope, clip=clip_norm)
-    check_traps(model, plan.params)
-    device = next(iter(plan.params.values())).device
+    plan, device = checked_plan(model, optimizer, scope, clip=clip_norm)
     batch = checked_pair(batch, device, "batch")
-    with (
-        kept_random_state(device),
-        kept_values(model),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        uncompiled(),
-    ):
+    with untouched(model, device):
         problem = Problem(model, loss_fn, batch, Origin.of(model, device))
         theta, state = dict(plan.params), plan.update.state
         for _ in range(steps):
