@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from metasp.influence.api import example_influence
+from metasp.influence.stability_plasticity import example_influence
 from metasp.types import CROSS_ENTROPY as LOSS
 from metasp.types import TensorPair as Pair
 from reproduce.hessian import Curvature, curvature, exact, larsen, luketina, neumann

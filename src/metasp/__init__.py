@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from metasp.example_stats import ExampleStats as ExampleStats
     from metasp.influence import example_influence as example_influence
     from metasp.influence import sp_influence as sp_influence
-    from metasp.influence.api import fuse as fuse
+    from metasp.influence.stability_plasticity import fuse as fuse
     from metasp.learner import ContinualLearner as ContinualLearner
     from metasp.learner import FrozenEncoder as FrozenEncoder
     from metasp.memory import Memory as Memory
@@ -24,7 +24,7 @@ PUBLIC = {
     "Memory": "metasp.memory",
     "RunSpec": "metasp.spec",
     "example_influence": "metasp.influence",
-    "fuse": "metasp.influence.api",
+    "fuse": "metasp.influence.stability_plasticity",
     "run": "metasp.api",
     "sp_influence": "metasp.influence",
     "split": "metasp.data.from_dataset",

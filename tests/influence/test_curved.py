@@ -6,26 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from metasp.influence import sp_influence
-from metasp.influence.functional import Origin, Problem
-from metasp.influence.jvp_rules import Unsupported
-from metasp.influence.tape import products_from_tape
 from metasp.types import CROSS_ENTROPY as LOSS
 
 N = 6
 SEEN = []
-
-
-class Parts(nn.Module):
-    """An operation with three results, one of which nobody needs, and a layer nobody calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.norm = nn.Linear(5, 9), nn.LayerNorm(3)
-        self.head, self.idle = nn.Linear(3, 4), nn.Linear(2, 2)
-
-    def forward(self, x):
-        one, two, _ = self.body(x).chunk(3, dim=1)
-        return self.head(torch.tanh(self.norm(one)) * torch.sigmoid(two))
 
 
 class Pictures(nn.Module):
@@ -48,50 +32,6 @@ class Pictures(nn.Module):
 
 def data(*shape, dtype=torch.float64):
     return torch.randn(N, *shape, dtype=dtype), torch.arange(N) % 4
-
-
-def products(model, batch, moves):
-    """J s from the gradient of each loss, and H s by differentiating the gradient of their mean."""
-    params = list(model.parameters())
-
-    def along(loss, **how):
-        slopes = torch.autograd.grad(loss, params, retain_graph=True, allow_unused=True, **how)
-        return sum((g * s).sum() for g, s in zip(slopes, moves) if g is not None)
-
-    losses = LOSS(model(batch[0]), batch[1])
-    product = torch.stack([along(loss) for loss in losses])
-    slope = along(losses.mean(), create_graph=True)
-    return product, torch.autograd.grad(slope, params, allow_unused=True)
-
-
-@pytest.mark.parametrize(("kind", "shape"), [(Parts, (5,)), (Pictures, (3, 8, 8))])
-@pytest.mark.parametrize("training", [True, False])
-def test_both_products_are_those_of_double_backward(kind, shape, training):
-    torch.manual_seed(3)
-    model, batch = kind().double().train(training), data(*shape)
-    theta = {name: p.detach().clone() for name, p in model.named_parameters()}
-    moves = {name: torch.randn(2, *p.shape, dtype=p.dtype) for name, p in theta.items()}
-    problem = Problem(model, LOSS, batch, Origin.of(model, batch[0].device))
-    product, curved = products_from_tape(problem, theta, moves)
-    for i in range(2):
-        wanted, bent = products(model, batch, [s[i] for s in moves.values()])
-        torch.testing.assert_close(product[i], wanted, atol=1e-10, rtol=1e-8)
-        for name, known in zip(theta, bent):
-            known = torch.zeros_like(theta[name]) if known is None else known
-            torch.testing.assert_close(curved[name][i], known, atol=1e-10, rtol=1e-8)
-
-
-def test_what_the_tape_cannot_follow_is_left_to_another_way():
-    model, batch = nn.Linear(5, 4).double(), data(5)
-    model.register_forward_hook(
-        lambda *_: torch.utils.checkpoint.checkpoint(torch.exp, _[-1], use_reentrant=True)
-    )
-    theta = {name: p.detach() for name, p in model.named_parameters()}
-    problem = Problem(model, LOSS, batch, Origin.of(model, batch[0].device))
-    with pytest.raises(Unsupported, match="cannot see"):
-        products_from_tape(
-            problem, theta, {name: torch.ones(1, *p.shape) for name, p in theta.items()}
-        )
 
 
 @pytest.mark.parametrize("viewed", [False, True])

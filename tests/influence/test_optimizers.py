@@ -4,15 +4,13 @@ import copy
 
 import pytest
 import torch
-import torch.autograd.forward_ad as fw
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR
 
 from metasp.errors import UserError
 from metasp.influence import example_influence, record, sp_influence, virtual_parameters
-from metasp.influence.fallback import dual, tangent_of
 from metasp.influence.pseudo_step import make_plan
-from metasp.influence.updates import ELEMENTWISE, _Differentiable, clipped, root
+from metasp.influence.updates import ELEMENTWISE, clipped
 from tests.influence.test_core import LOSS, close, problem
 from tests.oracles import influence_through_weights, torch_step
 
@@ -242,18 +240,3 @@ def test_a_gradient_of_just_the_length_is_not_clipped():
         found, back = clipped(grads, limit)
         assert float(found["a"]) == pytest.approx(min(1.0, float(limit)), abs=1e-5)
         assert float(back(ahead)["a"]) == pytest.approx(3 * factor, abs=1e-5)
-
-
-def test_the_slope_of_a_root_is_zero_at_zero():
-    with fw.dual_level():
-        found = root(dual(torch.tensor([0.0, 4.0]), torch.tensor([3.0, 3.0])))
-        assert found.tolist() == [0.0, 2.0]
-        assert tangent_of(found).tolist() == [0.0, 0.75]
-
-
-def test_tangents_go_into_a_result_that_is_given_and_all_settings_count():
-    with fw.dual_level(), _Differentiable():
-        x, out = dual(torch.tensor([1.0]), torch.tensor([2.0])), torch.zeros(1)
-        torch.add(torch.tensor([5.0]), x, alpha=3, out=out)
-        assert out.tolist() == [8.0]
-        assert tangent_of(out).tolist() == [6.0]

@@ -10,7 +10,7 @@ from torch import nn
 
 from metasp.influence import sp_influence
 from metasp.influence.parallel import Ranks, Share
-from metasp.influence.sharding import HERE, batch_norm, split_over_ranks
+from metasp.influence.sharding import batch_norm, split_over_ranks
 
 
 def ours(ranks, x, weight, bias, running):
@@ -83,20 +83,6 @@ def test_a_model_that_is_split_gives_what_it_gave(ranks, how):
         answer.square().sum().backward()
     for mine, theirs in zip(split.parameters(), whole.parameters()):
         torch.testing.assert_close(mine.grad, theirs.grad)
-
-
-class WithFeatures(Several):
-    def features(self, x):
-        self.under_way = HERE.get()
-        return self.body[:2](x)
-
-
-def test_a_pass_that_ends_at_the_features_is_shared_too(ranks):
-    whole, split, x = WithFeatures(), WithFeatures(), torch.randn(6, 4)
-    split_over_ranks(split, ranks)
-    torch.testing.assert_close(split.features(x), whole.features(x))
-    assert whole.under_way is None
-    assert split.under_way == Share(ranks, 6)
 
 
 class Twin(Ranks):

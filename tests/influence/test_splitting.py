@@ -1,15 +1,12 @@
 """A model whose passes are split over real processes, against one process."""
 
-import copy
 import json
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 
 from metasp.influence.parallel import Ranks, Share, copied, gathered, taken, total
-from metasp.influence.sharding import split_over_ranks
 from tests.influence.splitting_worker import compute
 from tests.influence.test_parallel import torchrun
 
@@ -53,30 +50,3 @@ def test_the_maps_between_shares_and_the_whole_have_derivatives_of_all_kinds():
         assert torch.autograd.gradgradcheck(there_and_back, x)
     finally:
         dist.destroy_process_group()
-
-
-class DroppingFeatures(nn.Module):
-    """A network whose pass makes another one, with dropout at a rate that is not torch's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.dropout, self.head = nn.Linear(4, 6), nn.Dropout(0.2), nn.Linear(6, 2)
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.dropout(self.body(x))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x))
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_one_rank_passes_as_without_ranks(ranks, training):
-    model, x = DroppingFeatures().train(training), torch.randn(5, 4)
-    shared = copy.deepcopy(model)
-    split_over_ranks(shared, ranks)
-    for name in ("forward", "features"):
-        found = []
-        for net in (model, shared):
-            torch.manual_seed(2)
-            found.append(getattr(net, name)(x))
-        torch.testing.assert_close(found[1], found[0])

@@ -8,7 +8,6 @@ import torch
 
 from metasp.errors import UserError
 from metasp.influence import (
-    example_influence,
     sp_influence,
     virtual_parameters,
     with_parameters,
@@ -81,37 +80,6 @@ def test_nothing_moves_when_the_loss_fails_half_way(kind, at):
     except ZeroDivisionError:
         assert len(calls) == at
     assert same(before, snapshot(model))
-
-
-def test_the_optimizer_does_not_move():
-    model, batch, old, _ = problem("convnet")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    LOSS(model(batch[0]), batch[1]).mean().backward()
-    optimizer.step()
-    before = [s["momentum_buffer"].clone() for s in optimizer.state.values()]
-    example_influence(model, LOSS, batch, old, steps=3, optimizer=optimizer)
-    after = [s["momentum_buffer"] for s in optimizer.state.values()]
-    assert all(torch.equal(a, b) for a, b in zip(before, after))
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_virtual_parameters_are_where_the_optimizer_goes(nesterov):
-    model, batch, old, _ = problem("convnet")
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.01
-    )
-    LOSS(model(old[0]), old[1]).mean().backward()
-    optimizer.step()
-    found = virtual_parameters(model, LOSS, batch, optimizer, steps=2)
-    with with_parameters(model, found):
-        outputs = model(old[0])
-    for _ in range(2):
-        optimizer.zero_grad()
-        LOSS(model(batch[0]), batch[1]).mean().backward()
-        optimizer.step()
-    for name, p in model.named_parameters():
-        torch.testing.assert_close(found[name], p.detach())
-    torch.testing.assert_close(outputs, model(old[0]))
 
 
 def test_the_stream_of_a_gpu_is_put_back_too(monkeypatch):
@@ -214,13 +182,3 @@ def test_an_infinite_slope_is_traced_to_its_batch():
 
     with pytest.raises(UserError, match="the old goal gives a number"):
         sp_influence(model, steep_goal, batch, old, new, lr=0.1)
-
-
-def test_the_example_without_a_finite_slope_is_named():
-    """Beside a parameter that no loss needs."""
-    model, (x, y), old, new = problem("mlp")
-    model.unused = torch.nn.Parameter(torch.ones(2).double())
-    x = x.clone()
-    x[2] = torch.nan
-    with pytest.raises(UserError, match="example 2"):
-        sp_influence(model, LOSS, (x, y), old, new, lr=0.1)

@@ -181,7 +181,7 @@ def normalised(
 
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         remaining = iter(tangents)
-        moves = [next(remaining) if present else None for present in there]
+        moves = [next(remaining) if present else None for present in has]
         count = next(len(t) for t in moves if t is not None)
         values = layout.of(x)
         result = room_like(values, count)
@@ -190,7 +190,7 @@ def normalised(
             one(values, dx, dw, db, result[d])
         return [result]
 
-    there = [tensor is not None for tensor in read]
+    has = [tensor is not None for tensor in read]
     inputs = tuple(t for t in read if t is not None)
     return Linearised(inputs, push, (x,) if w is None else (x, w))
 

@@ -75,15 +75,15 @@ def _layers(recorded: Recorded) -> list[_Layer]:
     each used once, and functions of single numbers alone."""
     tape, n = recorded.tape, len(recorded.losses)
     layers, ends, used = [], [], []
-    for entry in tape.entries:
-        params = [slot for slot in entry.inputs if slot in tape.leaves]
-        entering = entry.linear.fan
-        if entering is not None and len(entering) == n and params == list(entry.inputs[1:]):
+    for node in tape.entries:
+        params = [slot for slot in node.inputs if slot in tape.leaves]
+        entering = node.linear.fan
+        if entering is not None and len(entering) == n and params == list(node.inputs[1:]):
             ids = tuple(id(leaf) for slot, leaf in tape.leaves.items() if slot in params)
             layers.append((entering, ids))
-            ends.append(entry.ends[0])
+            ends.append(node.ends[0])
             used += params
-        elif entry.func not in ELEMENTWISE or len(entry.inputs) != 1 or params:
+        elif node.func not in ELEMENTWISE or len(node.inputs) != 1 or params:
             return []
     if not tape.usable() or not layers or len(set(used)) != len(used):
         return []

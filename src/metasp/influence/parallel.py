@@ -37,7 +37,7 @@ AFTER_THE_LAST = 0.2  # seconds: what gloo needs after the last exchange, amply
 
 
 class Like(NamedTuple):
-    """What a tensor looks like, without its numbers."""
+    """Shape, type and device of a tensor, without its numbers."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -68,38 +68,39 @@ class Ranks:
         self.reduced = self.gathered = 0
 
     def sums(self, tensors: Sequence[Tensor | None], like: Sequence[Like]) -> list[Tensor | None]:
-        """The sum of each over all processes, in one all-reduce; None where no process has it."""
+        """Return the sum of each over all processes, in one all-reduce; None where no process has
+        it."""
         empty = [torch.empty(0, dtype=part.dtype, device=part.device) for part in like]
         kind = torch.float32
         for part in empty:
             kind = torch.promote_types(kind, part.dtype)
-        here = torch.tensor([float(tensor is not None) for tensor in tensors])
-        parts = [
+        exists = torch.tensor([float(tensor is not None) for tensor in tensors])
+        flat = [
             part.new_zeros(shape.numel()) if tensor is None else tensor.detach().reshape(-1)
             for tensor, part, (shape, _, _) in zip(tensors, empty, like)
         ]
-        buffer = torch.cat([*(part.to(kind) for part in parts), here.to(empty[0].device, kind)])
+        buffer = torch.cat([*(part.to(kind) for part in flat), exists.to(empty[0].device, kind)])
         self._sum(buffer)
-        *rows, there = torch.split_with_sizes(buffer, [*map(len, parts), len(like)])
+        *rows, existing = torch.split_with_sizes(buffer, [*map(len, flat), len(like)])
         return [
-            row.reshape(shape).to(dtype) if known else None
-            for row, (shape, dtype, _), known in zip(rows, like, there.tolist())
+            row.reshape(shape).to(dtype) if count else None
+            for row, (shape, dtype, _), count in zip(rows, like, existing.tolist())
         ]
 
-    def all_rows(self, own: Tensor, bounds: Sequence[int], dim: int) -> Tensor:
-        """All processes' rows along a dimension; process r has those from bounds[r] on."""
+    def all_rows(self, local: Tensor, bounds: Sequence[int], dim: int) -> Tensor:
+        """Return all processes' rows along a dimension; process r has those from bounds[r] on."""
         sizes = [end - start for start, end in pairwise(bounds)]
-        own = own.detach().movedim(dim, 0)
-        padded = own.new_zeros(max(sizes), *own.shape[1:])  # gloo wants one size
-        padded[: len(own)] = own
-        parts = [torch.empty_like(padded) for _ in sizes]
+        local = local.detach().movedim(dim, 0)
+        padded = local.new_zeros(max(sizes), *local.shape[1:])  # gloo wants one size
+        padded[: len(local)] = local
+        flat = [torch.empty_like(padded) for _ in sizes]
         with others_alive():
-            dist.all_gather(parts, padded, group=self.group)
+            dist.all_gather(flat, padded, group=self.group)
         self.gathered += 1
-        return torch.cat([part[:size] for part, size in zip(parts, sizes)]).movedim(0, dim)
+        return torch.cat([part[:size] for part, size in zip(flat, sizes)]).movedim(0, dim)
 
     def hear(self, content: bytes = b"") -> bytes:
-        """What the first process says, as all of them hear it."""
+        """Send bytes from the first process to all. Returns what it sent."""
         size = torch.tensor(len(content))
         with others_alive():
             dist.broadcast(size, 0, group=self.group)
@@ -147,17 +148,17 @@ class Share:
 
     @property
     def bounds(self) -> list[int]:
-        """Where the rows of each rank begin, and the end of the last."""
+        """Return where the rows of each rank begin, and the end of the last."""
         size = self.ranks.size
         return [self.count * rank // size for rank in range(size + 1)]
 
     @property
-    def own(self) -> slice:
+    def rows(self) -> slice:
         return slice(*self.bounds[self.ranks.rank : self.ranks.rank + 2])
 
 
 def applied(kind: type[Function], *arguments: Any) -> Any:
-    """The result of a function with derivatives of its own."""
+    """Return the result of a function with derivatives of its own."""
     return kind.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
@@ -182,17 +183,17 @@ class _Summed(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        there = [grad for grad in grads if grad is not None]
-        copies = iter(applied(_Copied, ctx.ranks, *there) if there else ())
+        existing = [grad for grad in grads if grad is not None]
+        copies = iter(applied(_Copied, ctx.ranks, *existing) if existing else ())
         return (None, None, *(None if grad is None else next(copies) for grad in grads))
 
 
 class _Taken(Function):
     @staticmethod
-    def forward(ctx: Any, share: Share, whole: Tensor, dim: int) -> Tensor:
+    def forward(ctx: Any, share: Share, full: Tensor, dim: int) -> Tensor:
         ctx.share, ctx.dim = share, dim
-        own = share.own
-        return whole.narrow(dim, own.start, own.stop - own.start).clone()
+        local = share.rows
+        return full.narrow(dim, local.start, local.stop - local.start).clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -201,9 +202,9 @@ class _Taken(Function):
 
 class _Gathered(Function):
     @staticmethod
-    def forward(ctx: Any, share: Share, own: Tensor, dim: int) -> Tensor:
+    def forward(ctx: Any, share: Share, local: Tensor, dim: int) -> Tensor:
         ctx.share, ctx.dim = share, dim
-        return share.ranks.all_rows(own, share.bounds, dim)
+        return share.ranks.all_rows(local, share.bounds, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -211,49 +212,50 @@ class _Gathered(Function):
 
 
 def copied(ranks: Ranks, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same tensors, for use by each rank on its own rows; one all-reduce per backward pass."""
+    """Return the same tensors, for use by each rank on its own rows; one all-reduce per backward
+    pass."""
     tensors = tuple(tensors)
     if has_torch_function(tensors):
-        found: tuple[Tensor, ...] = handle_torch_function(copied, tensors, ranks, tensors)
-        return found
+        result: tuple[Tensor, ...] = handle_torch_function(copied, tensors, ranks, tensors)
+        return result
     return tuple(applied(_Copied, ranks, *tensors))
 
 
-def gathered(share: Share, own: Tensor) -> Tensor:
-    """All ranks' rows (n, …) in their order."""
-    if has_torch_function((own,)):
-        found: Tensor = handle_torch_function(gathered, (own,), share, own)
-        return found
-    whole: Tensor = applied(_Gathered, share, own, 0)
-    return whole
+def gathered(share: Share, local: Tensor) -> Tensor:
+    """Return all ranks' rows (n, …) in their order."""
+    if has_torch_function((local,)):
+        result: Tensor = handle_torch_function(gathered, (local,), share, local)
+        return result
+    full: Tensor = applied(_Gathered, share, local, 0)
+    return full
 
 
-def taken(share: Share, whole: Tensor) -> Tensor:
-    """This rank's rows of all."""
-    if not whole.requires_grad:
-        return whole[share.own]
-    own: Tensor = applied(_Taken, share, whole, 0)
-    return own
+def taken(share: Share, full: Tensor) -> Tensor:
+    """Return this rank's rows of all."""
+    if not full.requires_grad:
+        return full[share.rows]
+    local: Tensor = applied(_Taken, share, full, 0)
+    return local
 
 
-def total(ranks: Ranks, own: Tensor) -> Tensor:
-    """The sum over the ranks, for use by each on its own rows."""
-    (common,) = applied(_Summed, ranks, [Like.of(own)], own)
+def total(ranks: Ranks, local: Tensor) -> Tensor:
+    """Return the sum over the ranks, for use by each on its own rows."""
+    (common,) = applied(_Summed, ranks, [Like.of(local)], local)
     (used,) = applied(_Copied, ranks, common)
-    found: Tensor = used
-    return found
+    result: Tensor = used
+    return result
 
 
 def _copied_rule(out: Any, ranks: Ranks, tensors: Sequence[Tensor]) -> Linearised:
-    return Linearised(tuple(t for t in tensors if t.requires_grad), lambda given, layout: given)
+    return Linearised(tuple(t for t in tensors if t.requires_grad), lambda moved, layout: moved)
 
 
-def _gathered_rule(out: Tensor, share: Share, own: Tensor) -> Linearised:
+def _gathered_rule(out: Tensor, share: Share, local: Tensor) -> Linearised:
     def push(tangents: Tangents, layout: Layout) -> Tangents:
-        (given,) = tangents
-        return [None if given is None else share.ranks.all_rows(given, share.bounds, 1)]
+        (moved,) = tangents
+        return [None if moved is None else share.ranks.all_rows(moved, share.bounds, 1)]
 
-    return Linearised((own,), push)
+    return Linearised((local,), push)
 
 
 RULES.update({copied: _copied_rule, gathered: _gathered_rule})

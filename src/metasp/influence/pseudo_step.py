@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import nn
@@ -61,7 +62,7 @@ def make_plan(
         chosen = (lambda name: name.startswith(scope)) if isinstance(scope, str) else scope
         named = {k: p for k, p in named.items() if chosen(k)}
     if isinstance(optimizer, torch.optim.Optimizer):
-        moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        moved = set(map(id, chain.from_iterable(g["params"] for g in optimizer.param_groups)))
         named = {k: p for k, p in named.items() if id(p) in moved}
         update = update_of(optimizer, named)
     else:

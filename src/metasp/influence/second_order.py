@@ -1,4 +1,4 @@
-"""How the gradients of an operation move when parameters do: the second order of the tape.
+"""The second order of the tape: how gradients of an operation move when parameters do.
 
 The gradients of an operation's inputs hang on the gradient of its result and on the inputs. Where
 the operation is linear they move with the former alone: a `Pull` takes the tangents of the result's
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.utils import _ntuple
 
@@ -43,6 +44,15 @@ class Layout:
         self._recent = [*self._recent[-2:], (key, copy)]
         return copy
 
+
+LAYOUT_BOUND = frozenset((
+    Tensor.view, Tensor.view_as, Tensor.as_strided, torch.as_strided, Tensor.stride,
+    Tensor.is_contiguous, Tensor.data_ptr, Tensor.numpy, Tensor.untyped_storage,
+    F.dropout, F.alpha_dropout, F.rrelu, torch.rand_like, torch.randn_like, torch.bernoulli,
+    Tensor.bernoulli_, Tensor.uniform_, Tensor.normal_,
+))  # fmt: skip
+"""Calls on images whose answer hangs on how these lie in memory, as does the order of what is drawn
+for them."""
 
 Pull = Callable[[Tensor, Layout], Tangents]
 Bend = Callable[[Tangents, Tangents, Tangents, Layout], Tangents]
@@ -117,15 +127,15 @@ def bend_convolution(read: Sequence[Tensor], how: Convolved) -> Bend:
                 bent.flatten(0, 1), like.flatten(0, 1), w, (True, False, False)
             )
             by_x = by_x.view(len(bent), *x.shape)
-        others = (x_wanted and dw is not None, w_wanted and dx is not None, False)
+        by_other = (x_wanted and dw is not None, w_wanted and dx is not None, False)
         weights, biases = [], []
         for d, one in enumerate(bent):
             _, by_w, by_b = how.gradients(one, values, w, (False, w_wanted, biased))
             other_x, other_w = values if dx is None else dx[d], w if dw is None else dw[d]
-            more_x, more_w, _ = how.gradients(delta, other_x, other_w, others)
-            if by_x is not None and others[0]:
+            more_x, more_w, _ = how.gradients(delta, other_x, other_w, by_other)
+            if by_x is not None and by_other[0]:
                 by_x[d].add_(more_x)
-            weights.append(by_w.add_(more_w) if others[1] else by_w)
+            weights.append(by_w.add_(more_w) if by_other[1] else by_w)
             biases.append(by_b)
         moved = [by_x, torch.stack(weights) if w_wanted else None]
         return [*moved, torch.stack(biases)] if biased else moved
@@ -153,8 +163,8 @@ def bend_linear(read: Sequence[Tensor]) -> Bend:
 
 @dataclass(frozen=True)
 class Normal:
-    """What normalises: mean and 1/std per channel, and of how many values each they are the
-    statistics (None: they are constant)."""
+    """Statistics that normalise: mean and 1/std per channel, and of how many values each they are
+    (None: they are constant)."""
 
     mean: Tensor
     inverse: Tensor
@@ -166,11 +176,11 @@ def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> 
     with S = weight / std, x̂ the normalised input, and m0 and m1 the means of δ and of δ x̂, or
     zero where the statistics are constant."""
     x, weight = read[0].detach(), None if read[1] is None else read[1].detach()
-    there = [True, *(tensor is not None for tensor in read[1:])]
+    has = [True, *(tensor is not None for tensor in read[1:])]
     c, view = by.inverse, (1, -1, *[1] * (x.dim() - 2))
 
     def one(
-        moves: Tangents, x: Tensor, delta: Tensor, known: tuple[Tensor, Tensor], bent: Tensor,
+        moves: Tangents, x: Tensor, delta: Tensor, delta_sums: tuple[Tensor, Tensor], bent: Tensor,
         into: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Writes how the input's gradient moves; returns how those of weight and bias do."""
@@ -185,7 +195,7 @@ def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> 
             affine(bent, scale, delta, turned, zero, into)
             return by_weight + c * met, by_bias
         n = by.values
-        s1, s0 = known
+        s1, s0 = delta_sums
         if dx is not None:
             b, a = (part / n for part in sums(dx, x, by))
             turned = turned - scale * c * b
@@ -200,22 +210,22 @@ def bend_norm(read: tuple[Tensor, Tensor | None, Tensor | None], by: Normal) -> 
         return by_weight, by_bias
 
     def bend(tangents: Tangents, deltas: Tangents, bents: Tangents, layout: Layout) -> Tangents:
-        dx, dw = tangents[0], tangents[1] if there[1] else None
+        dx, dw = tangents[0], tangents[1] if has[1] else None
         delta, bent = _only(deltas, bents)
         values, delta = layout.of(x), layout.of(delta)
-        room, known = room_like(values, len(bent)), sums(delta, values, by)
+        room, delta_sums = room_like(values, len(bent)), sums(delta, values, by)
         pairs = []
         for d, moved in enumerate(bent):
             moves = [None if t is None else t[d] for t in (dx, dw)]
-            pairs.append(one(moves, values, delta, known, moved, room[d]))
-        parts = [room, *(torch.stack(parts) for parts in zip(*pairs))]
-        return [part for part, present in zip(parts, there) if present]
+            pairs.append(one(moves, values, delta, delta_sums, moved, room[d]))
+        columns = [room, *(torch.stack(columns) for columns in zip(*pairs))]
+        return [part for part, present in zip(columns, has) if present]
 
     return bend
 
 
 def _only(deltas: Tangents, bents: Tangents) -> tuple[Tensor, Tensor]:
-    """Of an operation with one result, which some loss needs."""
+    """Return the gradient, and its tangents, of the one result of an operation."""
     (delta,), (bent,) = deltas, bents
     assert delta is not None
     assert bent is not None

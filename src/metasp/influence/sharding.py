@@ -120,7 +120,7 @@ class OverRanks(TorchFunctionMode):
     def _noise(self, func: Callable[..., Tensor], input: Tensor, p: float) -> Tensor:
         """Return what dropout multiplies these rows by in one process. That draws for the rows of
         all ranks, in the order in which they lie in memory."""
-        rows, sizes = self.share.own, list(input.shape)
+        rows, sizes = self.share.rows, list(input.shape)
         length = rows.stop - rows.start
         axes = [d for d, size in enumerate(sizes) if size == length]
         if self.attending or 0 in axes:
@@ -162,7 +162,7 @@ def split_over_ranks(model: nn.Module, ranks: Ranks) -> None:
 
 
 def _sharing(passing: Callable[..., Any], ranks: Ranks) -> Callable[..., Any]:
-    """A method of a model that makes a pass, split over the ranks."""
+    """Return a method that makes a pass of a model split over the ranks."""
 
     def shared(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if HERE.get() is not None:  # a pass within a pass
@@ -176,14 +176,14 @@ def _sharing(passing: Callable[..., Any], ranks: Ranks) -> Callable[..., Any]:
 
 
 def _pass(model: nn.Module, passing: Callable[..., Any], share: Share, inputs: Any) -> Any:
-    """One pass over this rank's rows, and the results of all."""
+    """Make a pass over this rank's rows. Returns the results of all rows."""
     named = dict(model.named_parameters()) if torch.is_grad_enabled() else {}
     named = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
     copies = dict(zip(named, copied(share.ranks, [*named.values()]))) if named else {}
     args, kwargs = tree_map(lambda t: taken(share, t) if isinstance(t, Tensor) else t, inputs)
     with with_tensors(model, copies), _under_way(share), OverRanks(share):
         outputs = passing(model, *args, **kwargs)
-    size = share.own.stop - share.own.start
+    size = share.rows.stop - share.rows.start
 
     def whole(leaf: Any) -> Any:
         rows = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == size
@@ -194,10 +194,10 @@ def _pass(model: nn.Module, passing: Callable[..., Any], share: Share, inputs: A
     return tree_map(whole, outputs)
 
 
-def all_rows(own: Tensor) -> Tensor:
-    """What a layer inside the model was given or gave, of all rows, where a pass is shared."""
+def all_rows(local: Tensor) -> Tensor:
+    """Return the rows of all ranks of what a layer takes or gives, where a pass is shared."""
     share = HERE.get()
-    return own if share is None else gathered(share, own)
+    return local if share is None else gathered(share, local)
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Batch normalisation in training mode, with the statistics of all ranks' rows. The result
+    """Normalise a batch in training mode, with the statistics of all ranks' rows. The result
     knows them, for the tape: its attribute `statistics` is (mean, 1/std, values per channel)."""
     if has_torch_function((input,)):
         out: Tensor = handle_torch_function(
@@ -328,10 +328,10 @@ def statistics(share: Share, input: Tensor) -> Statistics:
     return mean, (weights * (variances + (means - mean).square())).sum(0)
 
 
-def all_sums(share: Share, own: Tensor) -> Tensor:
+def all_sums(share: Share, local: Tensor) -> Tensor:
     """Return the sums over all ranks."""
-    (summed,) = share.ranks.sums([own], [Like.of(own)])
-    return own if summed is None else summed
+    (summed,) = share.ranks.sums([local], [Like.of(local)])
+    return local if summed is None else summed
 
 
 def _batch_norm_rule(out: Tensor, share: Share, input: Tensor, *more: Any) -> Linearised | None:
@@ -339,7 +339,7 @@ def _batch_norm_rule(out: Tensor, share: Share, input: Tensor, *more: Any) -> Li
     mean, inverse, count = out.statistics  # type: ignore[attr-defined]
     if input.dtype != mean.dtype:
         return None
-    over = (count, lambda own: all_sums(share, own))
+    over = (count, lambda local: all_sums(share, local))
     return normalised((input, weight, bias), mean, inverse, eps, over)
 
 

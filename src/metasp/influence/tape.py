@@ -13,6 +13,7 @@ takes a slower exact path. A tape is never approximately right.
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ from metasp.influence.functional import (
 )
 from metasp.influence.jvp_rules import RULES, Linearised, Unsupported
 from metasp.influence.pseudo_step import Plan
-from metasp.influence.second_order import Layout, Tangents
+from metasp.influence.second_order import LAYOUT_BOUND, Layout, Tangents
 from metasp.trees import same
 
 
@@ -81,8 +82,8 @@ class Tape:
         """Return whether tangents can be pushed: nothing unknown happened and no saved value
         changed."""
         if self.broken is None:
-            for entry in self.entries:
-                for tensor, version in entry.saved:
+            for node in self.entries:
+                for tensor, version in node.saved:
                     if tensor._version != version:
                         self.broken = "a saved value was changed in place"
         return self.broken is None
@@ -106,18 +107,18 @@ class Tape:
         """Return the tangents of the losses, ``shape`` = (directions, n). Into ``incoming_of`` go
         those that enter each entry whose gradients move with them, by entry."""
         tangents, layout = dict(seeds), Layout()
-        last = {
-            slot: i for i, e in enumerate(self.entries) for slot in e.inputs if slot is not None
-        }
-        for i, entry in enumerate(self.entries):
-            incoming = [None if s is None else tangents.get(s) for s in entry.inputs]
-            for slot in entry.inputs:
+        last: dict[int | None, int] = {}
+        for i, node in enumerate(self.entries):
+            last.update(dict.fromkeys(node.inputs, i))
+        for i, node in enumerate(self.entries):
+            incoming = [None if s is None else tangents.get(s) for s in node.inputs]
+            for slot in node.inputs:
                 if slot is not None and last[slot] == i:
                     tangents.pop(slot, None)
-            if incoming_of is not None and entry.linear.bend is not None:
+            if incoming_of is not None and node.linear.bend is not None:
                 incoming_of[i] = incoming
             if any(t is not None for t in incoming):
-                for slot, out in zip(entry.outputs, entry.linear.push(incoming, layout)):
+                for slot, out in zip(node.outputs, node.linear.push(incoming, layout)):
                     if out is not None:
                         tangents[slot] = out
         assert self.losses is not None
@@ -132,15 +133,15 @@ class Tape:
         moves: dict[int, Tensor] = {}
         layout = Layout()
         for i in range(len(self.entries) - 1, -1, -1):
-            entry, delta = self.entries[i], deltas.pop()
-            bents = [moves.pop(slot, None) for slot in entry.outputs]
-            parts: Tangents = []
-            if entry.linear.bend is not None and any(d is not None for d in delta):
+            node, delta = self.entries[i], deltas.pop()
+            bents = [moves.pop(slot, None) for slot in node.outputs]
+            pulled: Tangents = []
+            if node.linear.bend is not None and any(d is not None for d in delta):
                 moving = [_zero_if_still(bent, d, count) for bent, d in zip(bents, delta)]
-                parts = entry.linear.bend(incoming_of.pop(i), delta, moving, layout)
-            elif entry.linear.pull is not None and bents[0] is not None:
-                parts = entry.linear.pull(bents[0], layout)
-            for slot, part in zip(entry.inputs, parts):
+                pulled = node.linear.bend(incoming_of.pop(i), delta, moving, layout)
+            elif node.linear.pull is not None and bents[0] is not None:
+                pulled = node.linear.pull(bents[0], layout)
+            for slot, part in zip(node.inputs, pulled):
                 if slot is not None and part is not None:
                     moves[slot] = moves[slot] + part if slot in moves else part
         return moves
@@ -152,15 +153,6 @@ def _zero_if_still(bent: Tensor | None, delta: Tensor | None, count: int) -> Ten
         return bent
     return delta.new_zeros(count, *delta.shape)
 
-
-LAYOUT_BOUND = frozenset((
-    Tensor.view, Tensor.view_as, Tensor.as_strided, torch.as_strided, Tensor.stride,
-    Tensor.is_contiguous, Tensor.data_ptr, Tensor.numpy, Tensor.untyped_storage,
-    F.dropout, F.alpha_dropout, F.rrelu, torch.rand_like, torch.randn_like, torch.bernoulli,
-    Tensor.bernoulli_, Tensor.uniform_, Tensor.normal_,
-))  # fmt: skip
-"""Calls on images whose answer hangs on how these lie in memory, as does the order of what is drawn
-for them."""
 
 _EMBEDDINGS = (F.embedding, F.embedding_bag)
 
@@ -391,12 +383,12 @@ def products_from_tape(problem: Problem, theta: Named, directions: Named) -> tup
     recorder = Recorder(problem.batch[1].device)
     with problem.losses(theta, recorder) as (losses, leaves):
         tape = recorder.finish(losses)
-        entries = [entry.linear for entry in tape.entries]
+        entries = [node.linear for node in tape.entries]
         if not tape.usable() or any(e.pull is None and e.bend is None for e in entries):
             raise Unsupported(tape.broken or "the second order of an operation is not known")
-        edges = [edge for entry in tape.entries for edge in entry.ends]
+        edges = list(chain.from_iterable(node.ends for node in tape.entries))
         grads = iter(torch.autograd.grad(losses.mean(), edges, allow_unused=True))
-        deltas: list[Tangents] = [[next(grads) for _ in entry.ends] for entry in tape.entries]
+        deltas: list[Tangents] = [[next(grads) for _ in node.ends] for node in tape.entries]
         seeds = tape.seeds({id(leaves[k]): s for k, s in directions.items()})
         count = len(next(iter(directions.values())))
         incoming_of: dict[int, Tangents] = {}

@@ -1,4 +1,4 @@
-"""What an optimizer's next step would do, as a function without side effects, and the way back.
+"""An optimizer's next step as a function without side effects, and the way back through it.
 
 SGD is written out. Every other optimizer whose step acts on each number by itself is run by torch's
 own code on copies. The derivative of such a step is a diagonal, and dual numbers through the same
@@ -146,9 +146,10 @@ class TorchUpdate(Update):
             if not earlier:
                 return Adjoint(column(GRADIENT), p, {})
             before: State = {name: {} for name in self.state}
-            for key in sorted(
-                {k for name in before for k in with_slopes(state[name], theta[name])}
-            ):
+            keys: set[str] = set()
+            for name in before:
+                keys.update(with_slopes(state[name], theta[name]))
+            for key in sorted(keys):
                 adjoints = column(key)
                 for name in before:
                     if key in state[name]:

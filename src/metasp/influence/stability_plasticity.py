@@ -313,7 +313,8 @@ def _curvature(problem: Problem, at: _At, s: Named) -> tuple[Tensor, Named]:
         at.check(product, s, curved)
         return product, curved
     except (Unsupported, Disagree) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
+        lost = "a layer's gradient cannot be differentiated"
+        reason = str(error).split("\n")[0].rstrip(".") or lost
         raise UserError(
             "more than one pseudo step needs second derivatives, and this model has none "
             f"({reason}): use steps=1."
