@@ -124,63 +124,42 @@ def split(
     by: str | None = None,
 ) -> list[Task]:
     """Deal a source into tasks. By class: tasks of equal numbers of classes, or of `sizes`, in the
-    given order, a shuffled one, or as numbered. By order or column: see `split_domains`."""
+    given order, a shuffled one, or as numbered. By order or by a column (see `domains_of`) every
+    task has all classes."""
     by = by or source.split_by
-    if by == "class":
-        groups = deal(arrange(source.classes, generator, order), tasks or source.tasks, sizes)
-        return [
-            Task(
-                index=index,
-                classes=group,
-                train=source.train.only(rows_of(source.labels, group, limit_per_class)),
-                test=source.test.only(rows_of(source.test_labels, group)),
-            )
-            for index, group in enumerate(groups)
-        ]
     domains, test_domains, names = domains_of(source, by, tasks)
-    parts: list[tuple[int, ...]]
     if by == "order":
         if sizes or order or generator is not None:
             raise UserError(
                 "a stream split by order is cut into equal parts as it comes: leave out the "
                 "classes per task and the class order."
             )
-        parts = [(number,) for number in range(len(names))]
+        groups: list[tuple[int, ...]] = [(number,) for number in range(len(names))]
     else:
-        parts = deal(arrange(len(names), generator, order), tasks or len(names), sizes, "values")
-    return [
-        domain_task(source, index, part, (domains, test_domains), names, limit_per_class)
-        for index, part in enumerate(parts)
-    ]
-
-
-def domain_task(
-    source: Source,
-    index: int,
-    part: Sequence[int],
-    domains: tuple[Tensor, Tensor],
-    names: Sequence[str],
-    limit_per_class: int | None,
-) -> Task:
-    """Return the task of some domains; any class may be asked for."""
-    wanted = torch.tensor(part)
-    inside = [torch.isin(column, wanted) for column in domains]
-    every = tuple(range(source.classes))
-    labels = torch.where(inside[0], source.labels, -1)
-    train = source.train.only(rows_of(labels, every, limit_per_class))
-    test = source.test.only(torch.nonzero(inside[1]).flatten())
-    for examples, kind in ((train, "train"), (test, "test")):
-        if len(examples) < 2:
-            called = ", ".join(names[number] for number in part)
-            raise UserError(
-                f"task {index + 1} ({called}) has {len(examples)} {kind} examples and needs two "
-                "or more: choose fewer tasks or another --split-by."
-            )
-    return Task(index, every, train, test)
+        count, kind = (source.tasks, "classes") if by == "class" else (len(names), "values")
+        groups = deal(arrange(len(names), generator, order), tasks or count, sizes, kind)
+    dealt = []
+    for index, group in enumerate(groups):
+        inside = torch.isin(domains, torch.tensor(group))
+        classes = group if by == "class" else tuple(range(source.classes))
+        rows = rows_of(torch.where(inside, source.labels, -1), classes, limit_per_class)
+        test_rows = torch.nonzero(torch.isin(test_domains, torch.tensor(group))).flatten()
+        task = Task(index, classes, source.train.only(rows), source.test.only(test_rows))
+        for examples, kind in ((task.train, "train"), (task.test, "test")):
+            if by != "class" and len(examples) < 2:
+                called = ", ".join(names[number] for number in group)
+                raise UserError(
+                    f"task {index + 1} ({called}) has {len(examples)} {kind} examples and needs "
+                    "two or more: choose fewer tasks or another --split-by."
+                )
+        dealt.append(task)
+    return dealt
 
 
 def domains_of(source: Source, by: str, tasks: int | None) -> tuple[Tensor, Tensor, Sequence[str]]:
     """Return the domain of each train and each test row, and the names of the domains."""
+    if by == "class":
+        return source.labels, source.test_labels, source.class_names
     if by == "order":
         count = tasks or source.tasks
         train, test = len(source.labels), len(source.test_labels)
