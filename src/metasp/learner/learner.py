@@ -1,7 +1,7 @@
 """ContinualLearner: a user's model, a method and a memory, fed one dataset after the other."""
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from inspect import GEN_RUNNING, getgeneratorstate
 from numbers import Real
 from pathlib import Path
@@ -296,6 +296,10 @@ class ContinualLearner:
     def batches(self) -> int:
         """How many batches have been observed: who resumes goes on after so many."""
         return self._trainer.position.observed
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Hold the learner between two steps, for calls that belong together."""
+        return self._session.turn
 
     @property
     def version(self) -> int:
