@@ -29,15 +29,16 @@ class Lost(UserError):
 
 
 class Callback(Protocol):
-    """Shows numbers by name and step, and at the end of a finished run its figures."""
+    """Show numbers by name and step."""
 
-    run: RunDir
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Show numbers of a step."""
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None: ...
+    def histograms(self, values: Mapping[str, Sequence[float]], step: int) -> None:
+        """Show how numbers are spread at a step, where the tool can."""
 
-    def histograms(self, values: Mapping[str, Sequence[float]], step: int) -> None: ...
-
-    def close(self, step: int, result: Mapping[str, Any] | None) -> None: ...
+    def close(self, step: int, result: Mapping[str, Any] | None) -> None:
+        """End, with the result where the run is finished."""
 
 
 Make = Callable[[RunDir, bool], Callback]
@@ -61,8 +62,8 @@ def callbacks_named(names: Sequence[str], run: RunDir) -> list[Make]:
     return made
 
 
-class Told:
-    """Several callbacks that are told the same. One that is lost is told nothing more."""
+class Callbacks:
+    """Several callbacks that are shown the same. One that is lost is shown nothing more."""
 
     def __init__(self, run: RunDir, makes: Sequence[Make], resumed: bool) -> None:
         self.run, self.step = run, 0
@@ -87,10 +88,10 @@ class Told:
             self.record(record, influence)
 
     def close(self) -> None:
+        """Show the final scores of a finished run, and end."""
         result = self.run.outcome()
-        if result is not None:
-            scores = scores_of(result)
-            self._each(lambda callback: callback.scalars(scores, self.step))
+        scores = {} if result is None else scores_of(result)
+        self._each(lambda callback: callback.scalars(scores, self.step))
         self._each(lambda callback: callback.close(self.step, result))
 
     def _each(self, show: Callable[[Callback], None]) -> None:
@@ -111,27 +112,26 @@ class Told:
 def tracked(events: Iterator[Event], run: RunDir, makes: Sequence[Make]) -> Iterator[Event]:
     """Yield the same events, each shown by every callback. What the log held before is shown first,
     so that a resumed run goes on without a gap."""
-    told: Told | None = None
+    callbacks: Callbacks | None = None
     try:
         for event in events:
-            if told is None:  # the log is open now, and cut to where the run goes on
-                earlier = run.events()[:-1]
-                told = Told(run, makes, bool(earlier))
-                told.log(earlier)
-            told.record(
-                as_record(event), event.influence if isinstance(event, TaskFinished) else {}
-            )
+            if callbacks is None:  # the log is open now, and cut to where the run goes on
+                earlier = run.events()
+                callbacks = Callbacks(run, makes, bool(earlier))
+                callbacks.log(earlier)
+            influence = event.influence if isinstance(event, TaskFinished) else {}
+            callbacks.record(as_record(event), influence)
             yield event
     finally:
-        if told is not None:
-            told.close()
+        if callbacks is not None:
+            callbacks.close()
 
 
 def retold(run: RunDir, makes: Sequence[Make]) -> None:
     """Show a stored run from beginning to end, as far as a tool has not got it."""
-    told = Told(run, makes, True)
-    told.log(run.events())
-    told.close()
+    callbacks = Callbacks(run, makes, True)
+    callbacks.log(run.events())
+    callbacks.close()
 
 
 def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -206,7 +206,7 @@ class TensorBoard:
         groups = [] if result is None else group([record_of(self.run.path, result)])
         for name, kind in FIGURES.items() if groups else ():
             for drawing in draw(kind, groups):
-                self.writer.add_image(name, pixels(drawing.figure), step)
+                self.writer.add_figure(name, drawing.figure, step)
         self.writer.close()
 
 
@@ -217,23 +217,14 @@ def wait_for_a_later_name(folder: Path) -> None:
         time.sleep(0.02)
 
 
-def pixels(figure: Any) -> Any:
-    """Return a figure as an image (channels, height, width) of bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[:, :, :3].transpose(2, 0, 1)
-
-
 class MLflow:
     """One run of its own for each run, on the server that MLFLOW_TRACKING_URI names, or in
     `mlflow.db` beside the runs. A server that does not answer is noticed before training begins."""
 
     EXPERIMENT = "metasp"
     AT_ONCE = 500  # metrics in one message
+    LONGEST = 500  # characters of a parameter: there may be thousands of corrections
     NAME = "metasp.run"  # the tag by which a run is recognised
-    QUANTILES = (5, 25, 50, 75, 95)
     # MLflow's own defaults make a run wait some four minutes for each message to a lost server.
     ENVIRONMENT: Mapping[str, str] = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -288,11 +279,7 @@ class MLflow:
             self._send()
 
     def histograms(self, values: Mapping[str, Sequence[float]], step: int) -> None:
-        """Add quantiles, as MLflow has no histograms."""
-        for name, column in values.items():
-            quantiles = np.percentile(np.asarray(column), self.QUANTILES)
-            named = {f"{name}_p{q}": float(v) for q, v in zip(self.QUANTILES, quantiles)}
-            self.scalars(named, step)
+        """Do nothing: MLflow has no histograms."""
 
     def close(self, step: int, result: Mapping[str, Any] | None) -> None:
         self._send()
@@ -312,11 +299,7 @@ class MLflow:
         spec, name = self.run.spec(), self.run.path.name
         tags = {self.NAME: name, "metasp.digest": spec.digest}
         made = self.client.create_run(self._experiment(), run_name=name, tags=tags)
-        values = spec.flat()
-        for key in vars(spec.corrections):  # may be thousands: how many there are
-            if key in values:
-                values[key] = len(values[key])
-        params = [Param(key, str(value)) for key, value in values.items()]
+        params = [Param(key, str(value)[: self.LONGEST]) for key, value in spec.flat().items()]
         self.client.log_batch(made.info.run_id, params=params)
         return str(made.info.run_id)
 

@@ -48,11 +48,19 @@ def test_a_finished_run_is_shown_without_its_data(tmp_path):
     assert "mine.npz is not a file" in unfinished.stderr
 
 
-def test_json_is_one_object(tmp_path):
+def test_json_is_one_object_and_several_seeds_are_a_run_each(tmp_path):
     done = metasp("run", *QUICK, "--runs", tmp_path, "--json")
     result = json.loads(done.stdout)
     assert result["spec"]["method"]["name"] == "er"
     assert len(result["class_il"]["matrix"]) == 5
+    seeds = f"1,{result['spec']['seed']},2"
+    both = metasp("run", *QUICK, "--seeds", seeds, "--runs", tmp_path, "--json")
+    runs = json.loads(both.stdout)["runs"]
+    assert [run["spec"]["seed"] for run in runs] == [1, result["spec"]["seed"], 2]
+    assert runs[1] == result  # which was finished
+    shown = metasp("run", *QUICK, "--seeds", seeds, "--runs", tmp_path).stdout
+    scores = [100 * run["class_il"]["A_inf"] for run in runs]
+    assert f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}" in shown
 
 
 def test_a_reader_that_goes_away_gets_no_traceback():
@@ -62,14 +70,6 @@ def test_a_reader_that_goes_away_gets_no_traceback():
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
-
-
-def test_flags_override_the_spec_file(tmp_path):
-    file = tmp_path / "my.toml"
-    file.write_text('method = "er"\nepochs = 7\nlimit_per_class = 20\nthreads = 1\n')
-    done = metasp("run", "--spec", file, "--epochs", "1", "--runs", tmp_path, "--json")
-    spec = json.loads(done.stdout)["spec"]
-    assert (spec["epochs"], spec["limit_per_class"]) == (1, 20)
 
 
 BAD = [
@@ -117,15 +117,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, words, capsys, tmp
     assert words in text
     assert len(text.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_a_bad_spec_file_is_one_sentence(tmp_path):
-    for content, words in (("epochs = ", "not valid TOML"), ("epoch = 3", "did you mean 'epochs'")):
-        (tmp_path / "bad.toml").write_text(content)
-        done = metasp("run", "--spec", tmp_path / "bad.toml", cwd=tmp_path)
-        assert done.returncode == 2
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
 
 
 def test_help_lists_the_commands_after_one_of_them_was_called(capsys):

@@ -63,8 +63,8 @@ def test_a_sweep_imports_in_its_workers_and_a_report_needs_no_import(folder):
 
 
 def test_a_selection_a_benchmark_and_a_metric_are_one_function_each(folder):
-    words = ("--import", "my_parts.py", "--benchmark", "rings", "--selection", "newest")
-    done = metasp("run", *words, "--method", "er", *QUICK, "--tasks", "4", "--runs", "rings",
+    words = ("--import", "my_parts.py", "--benchmark", "blobs", "--selection", "newest")
+    done = metasp("run", *words, "--method", "er", *QUICK, "--tasks", "4", "--runs", "blobs",
                   "--json", cwd=folder)  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -75,7 +75,7 @@ def test_a_selection_a_benchmark_and_a_metric_are_one_function_each(folder):
     held = set(stored.memory()["id"])
     assert held <= {*stored.scores()[newest]["id"]}
     listed = metasp("list", "benchmarks", "--import", "my_parts.py", "--json", cwd=folder)
-    assert "rings" in [row["name"] for row in json.loads(listed.stdout)["benchmarks"]]
+    assert "blobs" in [row["name"] for row in json.loads(listed.stdout)["benchmarks"]]
 
 
 def test_a_run_made_before_the_file_changed_says_so(folder):

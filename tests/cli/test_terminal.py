@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from metasp.console import printable
 from metasp.experiment import Interrupted
 from metasp.methods import METHODS, RECOMMENDED
 from metasp.spec import RunSpec
-from metasp.sweeps import local
 from tests.helpers import finish, metasp
 from tests.reports.run_factories import make_run
 
@@ -33,12 +31,6 @@ def told(capsys, *arguments):
     return int(stop.value.code or 0), heard.out, heard.err
 
 
-def test_names_are_no_markup_and_no_emoji(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a[red]b", "a:bug:b"):
-        assert f"no runs in {name}" in told(capsys, "list", "runs", "--runs", name)[1]
-
-
 def test_control_characters_are_written_out(tmp_path, capsys):
     assert printable("a\x1b]0;x\x07\tb\nc∞") == "a\\x1b]0;x\\x07\tb\nc∞"
     np.savez(tmp_path / "a.npz", **{"inp\x1b]0;x\x07uts": np.ones((4, 2))})
@@ -48,26 +40,12 @@ def test_control_characters_are_written_out(tmp_path, capsys):
     assert "\\x1b]0;x\\x07" in heard
 
 
-def test_a_terminal_that_cannot_say_infinity(tmp_path):
-    make_run(tmp_path, 0.5, method="er", seed=1)
-    done = metasp("list", "runs", "--runs", tmp_path, PYTHONIOENCODING="latin-1")
-    assert done.returncode == 0
-    assert "\\u221e" in done.stdout
-
-
 def test_a_piped_list_can_be_searched_for_a_long_name(tmp_path, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     run = make_run(tmp_path, 0.5, method="metasp-rehsel", benchmark="split-mini-imagenet")
     assert len(run.name) > 50
     done = metasp("list", "runs", "--runs", tmp_path)
     assert sum(run.name in line for line in done.stdout.splitlines()) == 1
-
-
-def test_commands_of_a_command(capsys):
-    code, _, heard = told(capsys, "memory")
-    assert code == 2
-    assert heard.startswith("metasp: no command given.\nUsage: metasp memory")
-    assert told(capsys, "memory", "lst")[2].endswith("'list'? See `metasp memory --help`.\n")
 
 
 def test_too_little_memory_is_one_sentence(capsys, monkeypatch):
@@ -88,18 +66,6 @@ def test_the_folder_of_runs_may_come_from_the_environment(tmp_path, capsys, monk
     monkeypatch.setenv("METASP_RUNS", str(tmp_path / "kept"))
     assert told(capsys, "report")[0] == 0
     assert told(capsys, "list", "methods")[0] == 0  # it is not typed, so it is not refused
-
-
-def test_once_more_works_with_data_of_a_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my data").mkdir()
-    pictures = np.random.default_rng(0).integers(0, 255, (40, 6, 6), dtype=np.uint8)
-    np.savez(tmp_path / "my data" / "a.npz", inputs=pictures, labels=np.arange(40) % 4)
-    first = ["run", "--benchmark", "arrays:a.npz", "--data", "my data", "--tasks", "2", *SMALL]
-    assert told(capsys, *first)[0] == 0
-    heard = told(capsys, *first)[1]
-    command = shlex.split(heard.split("(once more: ")[1].split(")")[0])
-    assert told(capsys, *command[1:])[0] == 0
 
 
 def test_what_was_typed_is_typed_again():
@@ -181,11 +147,6 @@ def test_a_sweep_does_not_run_files_that_happen_to_lie_there(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["done"] == 1
-
-
-def test_a_signal_without_a_name_has_a_number():
-    assert local.reason_of(-40, "") == "killed by signal 40 (out of memory?)"
-    assert local.reason_of(-9, "") == "killed by SIGKILL (out of memory?)"
 
 
 def test_lists_break_no_word_in_80_columns():

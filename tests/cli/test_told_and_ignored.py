@@ -1,12 +1,8 @@
 """What the command line is told is obeyed or refused, and what it tells works."""
 
-import csv
-import io
 import os
 import shlex
-import zipfile
 
-import numpy as np
 import pytest
 
 from metasp.cli import main
@@ -64,17 +60,6 @@ def test_a_finished_run_tells_how_to_make_it_again_and_that_works(tiny, capsys):
     assert (run / "result.json").stat().st_mtime_ns > before
 
 
-def test_rows_of_a_table_file_say_which_data_they_are_of(tmp_path, capsys):
-    for noise in (0.0, 0.3):
-        for seed in (1, 2):
-            make_run(tmp_path, 0.5 + noise / 10, method="er", seed=seed, label_noise=noise)
-    for table in ("scores", "stream"):
-        _, heard, _ = told(capsys, "report", tmp_path, "--format", "csv", "--table", table)
-        rows = list(csv.DictReader(io.StringIO(heard)))
-        keys = [tuple(row.get(k) for k in ("data", "scenario", "label", "metric")) for row in rows]
-        assert len(rows) == len(set(keys)) > 1
-
-
 @pytest.mark.parametrize("changes", [{"method": "joint"}, {"benchmark": "arrays:a$_$b.npz"}])
 def test_every_figure_can_be_drawn(tmp_path, capsys, changes):
     for lr in (0.1, 0.2):
@@ -94,30 +79,6 @@ def test_groups_have_files_of_their_own_with_names_that_fit():
     assert len(set(stems)) == len(stems)
     assert max(map(len, stems)) < 120
     assert Group("split-digits", 200, "", ()).slug == "split-digits-m200"
-
-
-def test_a_damaged_archive_is_one_sentence(tmp_path):
-    """Each of many ways to damage a compressed file; some damage does no harm."""
-    path, random, refused = tmp_path / "a.npz", np.random.default_rng(0), 0
-    np.savez_compressed(path, inputs=np.arange(400.0).reshape(40, 10), labels=np.arange(40) % 4)
-    sound = path.read_bytes()
-    for _ in range(150):
-        broken = bytearray(sound)
-        for place in random.integers(0, len(sound), 3):
-            broken[place] = random.integers(256)
-        path.write_bytes(broken)
-        try:
-            load_benchmark(RunSpec(benchmark=f"arrays:{path}", tasks=2))
-        except UserError:
-            refused += 1
-    assert refused > 50
-    assert zipfile.is_zipfile(io.BytesIO(sound))
-
-
-def test_a_single_class_name_is_no_list(tmp_path):
-    np.savez(tmp_path / "a.npz", inputs=np.ones((4, 2)), labels=[0, 1, 0, 1], class_names=5)
-    with pytest.raises(UserError, match=r"class_names of .* is not a list"):
-        load_benchmark(RunSpec(benchmark=f"arrays:{tmp_path / 'a.npz'}", tasks=2))
 
 
 def test_names_that_are_no_text_are_refused(tmp_path):

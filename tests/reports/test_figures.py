@@ -19,6 +19,7 @@ from metasp.reports.figures import draw as draw_figure
 from metasp.reports.groups import group
 from metasp.reports.runs import gather
 from metasp.store.tables import INFLUENCE
+from tests.helpers import list_anew
 from tests.reports.run_factories import make_run, varied_settings
 
 TASKS, NEW, MEMORY = 3, 40, 15
@@ -42,6 +43,7 @@ def made_influence(run, seed=0):
     values = {name: random.normal(-0.5, 1, n) for name in INFLUENCE.names if name not in columns}
     table = pa.table({**columns, **values}, schema=INFLUENCE)
     pq.write_table(table, run / "influence.parquet")
+    list_anew(run)
     return columns, values
 
 
@@ -175,13 +177,6 @@ def test_the_histogram_has_five_groups_of_equal_width_that_hold_everything(runs,
         assert sum(float(r["examples"]) for r in bins) == size
 
 
-def test_a_figure_without_runs_says_which_it_takes(tmp_path, capsys):
-    make_run(tmp_path / "runs", method="er")
-    said = draw(tmp_path / "runs", tmp_path / "out", capsys, "--only", "influence-counts")
-    assert "it takes runs that record influence" in said.err
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_legend_of_many_methods_is_whole_and_clear_of_the_title(tmp_path):
     for lr in range(24):
         make_run(tmp_path, 0.5, method="er", lr=0.01 * (lr + 1), selection="task-balanced")
@@ -195,35 +190,17 @@ def test_the_legend_of_many_methods_is_whole_and_clear_of_the_title(tmp_path):
     assert not legend.overlaps(title.get_window_extent())
 
 
-def test_an_unknown_figure_names_the_nearest(runs, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["figures", str(runs), "--only", "fornt"])
-    assert ended.value.code == 2
-    assert "did you mean 'front'" in capsys.readouterr().err
-
-
 def test_a_damaged_influence_table_is_named_and_left_out(runs, tmp_path, capsys):
     one, two = runs.glob("*-er-*")
+    for run in (one, two):
+        made_influence(run)
     (one / "influence.parquet").write_bytes(b"PAR1 cut short")
-    made_influence(two)
     chosen = ("--only", "influence-counts", "--only", "influence-histogram", "--only", "front")
     told = draw(runs, tmp_path / "out", capsys, *chosen)
     assert told.err.count("influence.parquet is damaged") == 1
     assert all(f"{name}:" in told.out for name in chosen[1::2])
     rows = read(tmp_path / "out" / "influence-counts-split-digits-m200-er.csv")
     assert {row["runs"] for row in rows} == {"1"}
-
-
-@pytest.mark.parametrize("value", [None, "much"])
-def test_influences_that_are_no_numbers_are_named(runs, tmp_path, capsys, value):
-    run = next(runs.glob("*-er-*"))
-    made_influence(run)
-    table = pq.read_table(run / "influence.parquet").drop_columns(["fused"])
-    table = table.append_column("fused", pa.array([value] * len(table)))
-    pq.write_table(table, run / "influence.parquet")
-    told = draw(runs, tmp_path / "out", capsys, "--only", "influence-counts")
-    assert "influence.parquet is damaged" in told.err
-    assert "nothing to draw" in told.err
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8))

@@ -1,7 +1,6 @@
 """What may be used of a runs folder, and what is said about the rest."""
 
 import json
-import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -71,12 +70,6 @@ def test_damaged_runs_are_skipped_named_and_counted(tmp_path):
         (said,) = [line for line in found.damaged if line.startswith(str(run))]
         assert words in said
     assert len(found.damaged) == 5 + len(broken)
-
-
-def test_copies_of_a_run_count_once(tmp_path):
-    run = make_run(tmp_path / "a", seed=1)
-    shutil.copytree(run, tmp_path / "b" / run.name)
-    assert len(gather([tmp_path / "a", tmp_path / "b", run]).records) == 1
 
 
 def test_two_results_of_one_digest_are_refused_and_named(tmp_path):

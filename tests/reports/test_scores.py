@@ -104,25 +104,6 @@ def test_bullets_mark_both_directions_and_only_what_is_significant(tmp_path):
     assert "metasp-rehsel is significantly better" in " ".join(table.notes)
 
 
-def test_the_default_method_is_what_others_are_compared_with_where_it_is_there(tmp_path):
-    for seed in (1, 2, 3):
-        for method, score in (("metasp-robust", 0.7), ("metasp-rehsel", 0.6), ("er", 0.5)):
-            make_run(tmp_path, score + 0.001 * seed**2 * len(method), method=method, seed=seed)
-    table = tables_of(tmp_path)[0]
-    assert "metasp-robust is significantly better" in " ".join(table.notes)
-
-
-def test_holm_only_raises_the_p_values(tmp_path):
-    for seed in range(4):
-        for number, name in enumerate(("er", "gem", "mir", "gss")):
-            make_run(tmp_path, 0.5 + 0.01 * number, method=name, seed=seed)
-    data = tables_of(tmp_path, against="er")[0].data
-    pairs = [(entry["p"], entry["p_corrected"]) for entry in data if entry["p"] is not None]
-    assert len(pairs) == 12
-    assert all(c >= r for r, c in pairs)
-    assert any(c > r for r, c in pairs)
-
-
 @pytest.mark.parametrize("holm", [False, True])
 def test_p_values_are_scipys_and_the_correction_is_over_each_column(tmp_path, holm):
     """Also where the marks go by the corrected ones: each number keeps its place."""
@@ -180,13 +161,6 @@ def test_rows_of_another_schedule_are_named(tmp_path):
     assert "the others rehearse in every epoch" in note
 
 
-def test_one_schedule_is_no_matter_for_a_note(tmp_path):
-    for name in ("metasp", "metasp-rehsel"):
-        make_run(tmp_path, method=name, rehearse_last=None)
-    table = tables_of(tmp_path)[0]
-    assert not any("schedule" in note for note in table.notes)
-
-
 def test_missing_seeds_are_named_and_never_paired(tmp_path):
     for seed in (1, 2, 3, 4):
         make_run(tmp_path, 0.6, method="metasp-rehsel", seed=seed)
@@ -230,27 +204,11 @@ def test_a_variant_says_so_even_alone_and_without_published_figures(tmp_path, ch
     assert key in row.label
 
 
-def test_an_order_that_is_not_the_usual_is_said(tmp_path):
-    make_run(tmp_path / "a", method="er", class_order="shuffled")
-    make_run(tmp_path / "b", method="er")
-    assert "class order shuffled" in tables_of(tmp_path / "a")[0].notes[0]
-    assert "class order" not in tables_of(tmp_path / "b")[0].notes[0]
-
-
 def test_versions_are_footnoted_where_they_differ(tmp_path):
     make_run(tmp_path, method="er", version="0.1.0")
     assert not any("version" in note for note in tables_of(tmp_path)[0].notes)
     make_run(tmp_path, method="gem", version="0.2.0")
     assert any("0.1.0: er; 0.2.0: gem" in note for note in tables_of(tmp_path)[0].notes)
-
-
-def test_a_run_of_changed_code_is_footnoted_within_a_version(tmp_path):
-    for name, code in (("er", "aaa"), ("gem", "bbb")):
-        file = make_run(tmp_path, method=name) / "result.json"
-        result = json.loads(file.read_text())
-        file.write_text(json.dumps({**result, "environment": {"metasp": "0.1.0", "code": code}}))
-        list_anew(file.parent)
-    assert any("0.1.0+aaa: er; 0.1.0+bbb: gem" in note for note in tables_of(tmp_path)[0].notes)
 
 
 def test_whom_to_compare_with_must_be_there_and_be_one(tmp_path):

@@ -27,13 +27,6 @@ def test_mean_std_and_paired_test_are_scipys(seed):
     assert summary.std**2 == pytest.approx(stats.describe(a).variance)
 
 
-def test_seeds_are_paired_by_value_and_the_rest_is_named():
-    found = paired({1: 5.0, 2: 6.0, 3: 9.0}, {3: 8.0, 2: 5.5, 7: 100.0})
-    assert found.seeds == (2, 3)
-    assert found.difference == pytest.approx(0.75)
-    assert found.p == pytest.approx(stats.ttest_rel([6.0, 9.0], [5.5, 8.0]).pvalue)
-
-
 def test_what_cannot_be_tested_is_not():
     assert paired({1: 2.0}, {1: 1.0}).p is None
     assert paired({1: 2.0}, {2: 1.0}).difference is None
@@ -65,22 +58,6 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(ps, level):
             break
         rejected.add(index)
     assert {i for i, p in enumerate(holm(ps)) if p <= level} == rejected
-
-
-@pytest.mark.parametrize(
-    ("ps", "adjusted"),
-    [
-        ([], []),
-        ([0.03], [0.03]),
-        ([0.03, 0.04], [0.06, 0.06]),
-        ([0.04, 0.01], [0.04, 0.02]),
-        ([0.6, 0.7], [1.0, 1.0]),
-        ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
-        ([0.04, 0.02, 0.01, 0.03], [0.06, 0.06, 0.04, 0.06]),
-    ],
-)
-def test_holm_by_hand(ps, adjusted):
-    assert holm(ps) == pytest.approx(adjusted)
 
 
 @pytest.mark.parametrize("level", [0.95, 0.8])

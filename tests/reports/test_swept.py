@@ -127,15 +127,6 @@ def test_memory_on_the_axis_and_what_keeps_none_everywhere(tmp_path):
     assert cells["er"] == sorted(cells["er"])
 
 
-def test_a_setting_of_one_method_on_the_axis(tmp_path):
-    for strength in (1.0, 10.0, 2.0):
-        make_run(tmp_path, method="metasp", rehearse_last=None, settings={"strength": strength})
-    make_run(tmp_path, method="er")
-    (table, *_), _ = tables_of(tmp_path, "strength")
-    assert table.header == ("method", "1.0", "2.0", "10.0")
-    assert [row[0].text for row in table.rows] == ["er", "metasp"]
-
-
 def test_the_figure_shows_what_the_table_says(tmp_path, capsys):
     for memory in (50, 100):
         for seed in (1, 2):

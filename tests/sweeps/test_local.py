@@ -156,19 +156,6 @@ def test_ctrl_c_stores_a_checkpoint_of_every_run_and_says_how_to_go_on(tmp_path)
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_the_runs_can_listen_is_a_stop_as_well(tmp_path):
-    """A child that still loads its libraries dies of the signal: stopped, not failed."""
-    sweep, runs = tmp_path / "sweep.toml", tmp_path / "runs"
-    sweep.write_text(SWEEP.format(epochs=100))
-    process = start(str(sweep), "--runs", str(runs), "--jobs", "2")
-    wait_for(lambda: len(runs_of(process.pid)) == 2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, out + err
-    assert "failed" not in out + err
-
-
-@pytest.mark.slow
 def test_a_child_that_is_killed_is_a_failure_and_the_next_sweep_completes_it(sweep, tmp_path):
     runs = tmp_path / "runs"
     options = (str(sweep), "--runs", str(runs), "--jobs", "1", "--checkpoint-seconds", "0.1")

@@ -107,23 +107,6 @@ def test_a_server_that_is_not_there_is_found_before_training(tmp_path, capsys, m
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_by_default_a_server_is_not_waited_for_long():
-    """MLflow itself would try eight times, for some four minutes."""
-    code = (
-        "from pathlib import Path\n"
-        "from metasp.callbacks import MLflow\n"
-        "from metasp.store import RunDir\n"
-        "MLflow.client_of(RunDir(Path('run')))\n"
-        "from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES as tries\n"
-        "print(tries.get())"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    environment.pop("MLFLOW_HTTP_REQUEST_MAX_RETRIES", None)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
-    assert int(done.stdout) <= 3, done.stderr
-
-
 class Server(BaseHTTPRequestHandler):
     """As much of MLflow's interface as one run needs, since the real server is not installed with
     the client; `told` keeps the metrics by (name, step)."""
