@@ -8,16 +8,16 @@ from metasp.errors import unknown
 from metasp.lazy import lazily, load
 
 if TYPE_CHECKING:
-    from metasp.backbones.building import CONSTANT, DRAWN, build, initialise
+    from metasp.backbones.networks import CONSTANT, DRAWN, build, initialise
 
-LATER = dict.fromkeys(("CONSTANT", "DRAWN", "build", "initialise"), "building")
+LATER = dict.fromkeys(("CONSTANT", "DRAWN", "build", "initialise"), "networks")
 __getattr__ = lazily(__name__, LATER)
 __all__ = ["BACKBONES", "CONSTANT", "DRAWN", "Backbone", "build", "default_width", "initialise"]
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network by the place of its class, which is loaded when it is first built."""
+    """A network by the name of its class, which is loaded when it is first built."""
 
     of: str  # "module:Class", made of the inputs' shape, the number of classes and a width
     width: int  # unless told otherwise
@@ -25,8 +25,8 @@ class Backbone:
 
     @property
     def kind(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = load(self.of)
-        return found
+        network: Callable[..., Any] = load(self.of)
+        return network
 
 
 BACKBONES: dict[str, Backbone] = {
@@ -46,7 +46,7 @@ BACKBONES: dict[str, Backbone] = {
 
 
 def default_width(name: str) -> int:
-    """The width a backbone has when none is asked for."""
+    """Return the width that a backbone has when none is asked for."""
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)
     return BACKBONES[name].width

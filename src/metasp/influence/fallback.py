@@ -6,7 +6,7 @@ for the parameters.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,9 @@ class Repeated:
 
     @contextmanager
     def _repeating(self) -> Iterator[None]:
+        drew, device = self.drew_from is not None, self.inputs[0].device
         try:
-            with kept_random_state(self.inputs[0].device), differentiable_twice():
+            with kept_random_state(device) if drew else nullcontext(), differentiable_twice():
                 yield
         except RuntimeError as error:
             raise Unsupported(f"{self._name}: {error}") from error
