@@ -5,7 +5,7 @@ that learns from its features with experience replay, ten slots of memory per in
     python sweeps/frozen_clinc.py --data DIR/clinc150
 
 The encoder's weights come inside the package, so that nothing is downloaded. Every sentence passes
-it once; the features are kept in the user's cache folder (or --cache)."""
+it once, when it comes."""
 
 import argparse
 import os
@@ -68,8 +68,7 @@ def learned(asked: argparse.Namespace) -> float:
     learner = metasp.ContinualLearner(
         head,
         "er",
-        encoder=metasp.FrozenEncoder(SentenceEncoder(folder), cache=asked.cache),
-        keep="features",
+        encoder=SentenceEncoder(folder),
         memory=10 * asked.intents,
         selection="class-balanced",
         epochs=asked.epochs,
@@ -92,7 +91,6 @@ def learned(asked: argparse.Namespace) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="Folder of CLINC150 in Parquet.")
-    parser.add_argument("--cache", type=Path, help="Folder of features; default: the user's cache.")
     parser.add_argument("--intents", type=int, default=150)
     parser.add_argument("--tasks", type=int, default=15)
     parser.add_argument("--each", type=int, default=120, help="Most sentences of an intent.")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from metasp.errors import UserError
-from metasp.learner import ContinualLearner, FrozenEncoder
+from metasp.learner import ContinualLearner
 from tests.learner.factories import KNOWN, SHORT, X, Y, everything, net, pair
 
 
@@ -132,16 +132,6 @@ def test_the_memory_holds_features_and_nothing_of_the_raw_example(tmp_path):
             assert not made._trainer.tasks[0].train.source.numel()
     assert found["features"] == 0
     assert found["inputs"] >= 20  # the search finds what is there
-
-
-def test_an_encoder_of_several_tensors():
-    class Pairs(nn.Module):
-        def forward(self, ids, mask):
-            return (ids * mask).float()
-
-    frozen = FrozenEncoder(Pairs())
-    tree = {"ids": torch.arange(6).reshape(3, 2), "mask": torch.tensor([[1, 0], [0, 1], [1, 1]])}
-    assert frozen(tree).tolist() == [[0, 0], [0, 3], [4, 5]]
 
 
 def test_mistakes_are_one_sentence(tmp_path):

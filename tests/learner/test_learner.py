@@ -194,13 +194,6 @@ def test_events_and_scores_of_a_test_set():
     assert after.class_il[0] == pytest.approx(learner.score(pair(0, 40)))
 
 
-def test_the_model_keeps_its_mode():
-    model = net().eval()
-    model[2].train()
-    quick(model).learn(pair(0), progress=False)
-    assert [module.training for module in model] == [False, False, True, False]
-
-
 def test_growing_keeps_what_was_learned_and_the_momentum():
     layer = nn.Linear(5, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
@@ -220,15 +213,6 @@ def test_growing_keeps_what_was_learned_and_the_momentum():
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [*map(id, layer.parameters())]
     resize_head(layer, 2, optimizer, Streams(0)["head"])
     assert torch.equal(layer.weight, old["weight"])
-
-
-def test_labels_out_of_range_and_a_head_of_no_such_name():
-    with pytest.raises(UserError, match=r"label 3 is out of range.*head="):
-        quick(net(2)).learn(pair(1), progress=False)
-    with pytest.raises(UserError, match="negative"):
-        quick().learn((X[:4], torch.tensor([0, 1, -1, 0])), progress=False)
-    with pytest.raises(UserError, match="unknown linear layer 'fc'"):
-        quick(head="fc")
 
 
 class Sometimes(Method):

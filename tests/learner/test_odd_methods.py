@@ -99,39 +99,6 @@ def test_labels_of_another_shape_are_not_scored():
     assert 0 <= learner.score((inputs, labels)) <= 1
 
 
-def test_inputs_that_do_not_fit_are_one_sentence_wherever_they_are_given():
-    learner = learner_of(nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2)), "er")
-    inputs, labels = rows(16)
-    with pytest.raises(UserError, match="the model cannot take inputs that are float32"):
-        learner.learn((inputs[:, :, None, None], labels), progress=False)
-    with pytest.raises(UserError, match=r"cannot take inputs that are float32 of shape \(5,\)"):
-        learner.learn((inputs, labels), test=(inputs[:, :5], labels), progress=False)
-    learner.learn((inputs, labels), progress=False)
-    for call in (learner.predict, learner.outputs, lambda x: learner.score((x, labels))):
-        with pytest.raises(UserError, match=r"cannot take inputs that are float32 of shape \(5,\)"):
-            call(inputs[:, :5])
-
-
-def test_a_loss_that_cannot_take_the_labels_is_one_sentence():
-    inputs, labels = rows(16)
-
-    def loss(outputs, targets):
-        return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-
-    for targets in (labels, labels.float()):
-        learner = learner_of(nn.Linear(6, 1), "er", loss_fn=loss)
-        with pytest.raises(
-            UserError, match=r"loss_fn cannot take outputs that are .*make loss_fn take both"
-        ):
-            learner.learn((inputs, targets), progress=False)
-
-
-def test_classes_that_are_stored_as_floats_are_named_so():
-    inputs, labels = rows(16)
-    with pytest.raises(UserError, match=r"labels are float32 .*labels\.long\(\)"):
-        learner_of(nn.Linear(6, 2), "er").learn((inputs, labels.float()), progress=False)
-
-
 def test_numbers_of_numpy_are_numbers_everywhere():
     settings = {"pseudo_steps": np.int64(2), "strength": np.float32(0.5)}
     learner = ContinualLearner(nn.Linear(6, 2), "metasp", lr=np.float32(0.5), settings=settings)

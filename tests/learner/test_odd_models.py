@@ -6,16 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import metasp
 from metasp import ContinualLearner, sp_influence
 from metasp.errors import UserError
 from metasp.events import StepTaken
-from metasp.influence import record
-from metasp.memory import Memory, selection
 from metasp.methods import Method
-from metasp.methods.gradients import descend_along, training_gradient
 from metasp.methods.weighting import InfluenceWeights
-from metasp.types import Batch
 
 SHORT = {"hal": {"anchor_steps": 2}, "gdumb": {"memory_epochs": 2}}
 
@@ -46,12 +41,6 @@ def test_labels_of_plus_and_minus_one_share_the_memory(method):
         learner.learn((inputs, labels * 2 - 1), progress=False)
     held = learner.memory.table().column("label").to_pylist()
     assert held.count(-1) == held.count(1) == 6
-
-
-def test_a_stream_that_begins_with_minus_one_alone():
-    learner = learner_of(nn.Linear(6, 1), "gdumb", loss_fn=hinge)
-    learner.learn((rows(9)[0], torch.full((9,), -1)), progress=False)
-    assert learner.memory.table().column("label").to_pylist() == [-1] * 8
 
 
 class Tokens(nn.Module):
@@ -96,24 +85,6 @@ def test_outputs_without_a_second_axis(method):
     for seed in range(3):
         learner.learn(rows(16, seed), progress=False)
     assert learner.tasks == 3
-
-
-class Scaled(nn.Module):
-    """A temperature: a parameter without any axis."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.scale = nn.Linear(6, 2), nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x):
-        return self.layer(x) * self.scale
-
-
-def test_gss_takes_parameters_without_an_axis():
-    learner = learner_of(Scaled(), "gss")
-    for seed in range(2):
-        learner.learn(rows(16, seed), progress=False)
-    assert learner.model.scale.item() != 2.0
 
 
 class Caching(nn.Module):
@@ -244,34 +215,6 @@ def test_weight_decay_leaves_alone_what_no_loss_looks_at(method):
     assert torch.equal(model.unused.weight, before)
 
 
-class TwoHeads(nn.Module):
-    """The head of a task follows from the first input."""
-
-    def __init__(self):
-        super().__init__()
-        self.heads = nn.ModuleList([nn.Linear(6, 2), nn.Linear(6, 2)])
-
-    def forward(self, x):
-        second = x[:, 0] > 0
-        if second.all() or not second.any():  # else the other head would have a gradient of zero
-            return self.heads[int(second[0])](x)
-        return torch.where(second[:, None], self.heads[1](x), self.heads[0](x))
-
-
-def test_a_head_that_only_the_memory_uses_can_still_be_held_by_gem():
-    """Whatever direction is descended along moves it, also where the new batch does not."""
-    learner = learner_of(TwoHeads(), "gem")
-    inner, head = learner._trainer.learner, learner.model.heads[0]
-    inputs, labels = rows(16)
-    inputs[:, 0] = 1.0
-    _, gradient = training_gradient(inner, inner.prepare(Batch(inputs, labels, torch.arange(16))))
-    assert head.weight.grad is None
-    before = head.weight.detach().clone()
-    gradient[: head.weight.numel()] = 1.0
-    descend_along(inner, gradient)
-    assert not torch.equal(head.weight, before)
-
-
 def test_weights_that_are_not_numbers_are_refused_before_anything_is_learned():
     learner = learner_of(nn.Linear(6, 2), "er")
     nn.init.constant_(learner.model.bias, torch.nan)
@@ -298,15 +241,6 @@ def test_gmed_keeps_to_bytes_or_to_floats():
     learner.learn((data, labels), progress=False)
     with pytest.raises(UserError, match=r"float32 of shape \(6,\) and were uint8"):
         learner.learn((data.float(), labels), progress=False)
-
-
-def test_gdumb_draws_any_convolution_anew():
-    layers = (nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
-    model = nn.Sequential(*layers)
-    nn.init.constant_(model[1].weight, 100.0)
-    learner = learner_of(model, "gdumb")
-    learner.learn(rows(16), progress=False)
-    assert learner.model[1].weight.abs().max() < 10
 
 
 def test_dropout_is_no_drift_to_hal():
@@ -341,48 +275,3 @@ def test_a_method_of_ones_own_that_measures_can_select_by_influence():
     assert len(learner.memory) == 8
     with pytest.raises(UserError, match="measures = True"):
         learner_of(nn.Linear(6, 2), Silent, selection="rehsel")
-
-
-class Forgetful(Method):
-    """Gives nothing back."""
-
-    def step(self, new, phase):
-        self.learner.update(self.learner.prepare(new))
-
-
-class Counted(Method):
-    """Keeps a plain number."""
-
-    def step(self, new, phase):
-        return self.learner.update(self.learner.prepare(new))
-
-    def state_dict(self):
-        return {"turn": True}
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: learner_of(nn.Linear(6, 2), Forgetful).learn(rows(9)), "must return what"),
-        (lambda: learner_of(nn.Linear(6, 2), Counted).learn(rows(9)), "turn of the state is"),
-        (lambda: metasp.split(rows(9), tasks=2), "give TensorDataset"),
-        (lambda: metasp.split([{"x": 1}, {"x": 2}, {"x": 3}], tasks=2), "item 0 .* is not a pair"),
-        (lambda: metasp.run(metod="er"), "did you mean 'method'"),
-        (lambda: selection("rehsel").offer(Memory(4), Batch(*rows(4), torch.arange(4)), 0, None),
-         "goes by influence"),
-        (lambda: selection("rehsel-without-influence").offer(
-            Memory(4), Batch(*rows(4), torch.arange(4)), 0, None), "clusters points"),
-    ],
-)  # fmt: skip
-def test_a_sentence_instead_of_a_traceback(make, words):
-    with pytest.raises(UserError, match=words):
-        make()
-
-
-def test_influence_says_what_is_too_little_and_what_is_no_record():
-    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
-    loss = nn.CrossEntropyLoss(reduction="none")
-    with pytest.raises(UserError, match="two examples or more"):
-        sp_influence(model, loss, batch=rows(8), old=rows(1), new=rows(4), lr=0.1)
-    with pytest.raises(UserError, match="not the function"):
-        sp_influence(model, loss, batch=rows(8), old=rows(4), new=rows(4), lr=0.1, recorded=record)

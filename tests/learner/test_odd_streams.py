@@ -7,7 +7,6 @@ from torch import nn
 from metasp import ContinualLearner
 from metasp.errors import UserError
 from metasp.memory import SELECTIONS
-from metasp.methods.base import batch_bounds
 from metasp.methods.hal import features_seen
 
 
@@ -58,13 +57,6 @@ def test_methods_that_move_inputs_refuse_whole_numbers(method):
         learner.learn(tokens(12), progress=False)
 
 
-def test_features_that_are_no_function_are_left_alone():
-    learner = ContinualLearner(Words(), memory=8, epochs=1, selection="rehsel-features")
-    for seed in range(2):
-        learner.learn(tokens(12, seed), progress=False)
-    assert len(learner.memory) == 8
-
-
 def test_hal_looks_at_any_head_in_rows():
     model = nn.Sequential()
     model.body = nn.Conv2d(3, 4, 3, padding=1)
@@ -78,14 +70,6 @@ def test_hal_looks_at_any_head_in_rows():
     with features_seen(model) as seen:
         model(pictures)
     assert seen[0].shape == (12, 4 * 6 * 6)
-
-
-def test_gmed_learns_bytes_with_a_model_of_doubles():
-    inputs, labels = rows(24)
-    data = (inputs * 50 + 128).clamp(0, 255).to(torch.uint8), labels
-    learner = ContinualLearner(nn.Linear(6, 2).double(), method="gmed", memory=8, epochs=2)
-    learner.learn(data, progress=False)
-    assert next(learner.model.parameters()).dtype == torch.float64
 
 
 def test_gdumb_keeps_what_is_frozen():
@@ -112,23 +96,3 @@ def test_a_task_of_one_example(method):
     learner.learn(rows(12), progress=False)
     learner.learn((rows(1, seed=3)[0], torch.tensor([1])), progress=False)
     assert len(learner.memory) == 8
-
-
-def test_batches_of_one_are_batches_of_one():
-    assert batch_bounds(5, 1) == [(i, i + 1) for i in range(5)]
-    assert batch_bounds(5, 2) == [(0, 2), (2, 5)]
-    assert batch_bounds(1, 2) == [(0, 1)]
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "words"),
-    [
-        ("mir", {"candidates": 32}, "would take them all"),
-        ("metasp", {"validation_old": 0.0}, "validation_old is 0: give a whole number"),
-        ("metasp", {"validation_new": 2.7}, "validation_new is 2.7: give a whole number"),
-        ("gdumb", {"clip": 0.0}, "clip"),
-    ],
-)
-def test_settings_that_would_do_nothing_or_other_than_they_say(method, settings, words):
-    with pytest.raises(UserError, match=words):
-        ContinualLearner(nn.Linear(6, 2), method=method, settings=settings)

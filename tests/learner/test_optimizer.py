@@ -81,33 +81,6 @@ def test_the_schedule_moves_by_epoch_or_step_in_each_task_anew():
         assert rates(by_step, index) == pytest.approx([3e-3 * 0.5**step for step in range(9)])
 
 
-def test_a_task_given_up_leaves_no_trace_in_the_schedule():
-    parts = {"scheduler": lambda o: CosineAnnealingLR(o, 9), "scheduler_step": "step"}
-    one, two = model(), model()
-    plain, tried = learner(one, "er", **parts), learner(two, "er", **parts)
-    for own in (plain, tried):
-        own.learn(task(0), progress=False)
-    events = tried.stream(task(1))
-    for _ in range(6):
-        next(events)
-    events.close()
-    for own in (plain, tried):
-        own.learn(task(1), progress=False)
-    assert torch.equal(weights(one), weights(two))
-
-
-def test_groups_keep_their_own_rates():
-    def grouped(params):
-        weight, *rest = params
-        return torch.optim.AdamW([{"params": [weight], "lr": 0.0}, {"params": rest, "lr": 0.01}])
-
-    net = model()
-    before = net[0].weight.detach().clone()
-    learner(net, "er", optimizer=grouped).learn(task(0), progress=False)
-    assert torch.equal(net[0].weight, before)
-    assert not torch.equal(net[2].bias, model()[2].bias)
-
-
 WRONG = {
     "both": ({"lr": 0.1}, "lr and optimizer are both given"),
     "an optimizer": (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from metasp import ContinualLearner
 from metasp.errors import UserError
@@ -254,34 +254,6 @@ def test_one_output_for_two_classes_is_scored_the_same_way_throughout():
     assert one == pytest.approx(float(loss(learner.outputs(X[:24]), 0 * Y[:24]).mean()))
 
 
-def test_one_class_alone_is_still_a_class():
-    learner = learner_of(net(nn.Linear(8, 1)), head="0")
-    learner.learn((X[:24], 0 * Y[:24]), progress=False)
-    assert learner.predict(X).tolist() == [0] * 48
-    learner.learn((X[24:], 0 * Y[24:] + 1), progress=False)
-    assert set(learner.predict(X).tolist()) <= {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"method": "metasp", "rehearse_last": 1}, "does not follow rehearse_last"),
-        ({"method": "er", "selection": "rehsel"}, "needs influence"),
-        ({"method": "finetune", "selection": "ring"}, "keeps no memory"),
-        ({"model": "a net"}, "must be a torch.nn.Module"),
-        ({"model": nn.Sequential(nn.LazyLinear(4))}, "lazy"),
-        ({"loss_fn": "mse"}, "must be a function"),
-    ],
-)
-def test_what_would_be_ignored_or_cannot_work_is_refused(changes, words):
-    with pytest.raises(UserError, match=words):
-        learner_of(**changes)
-
-
-def test_numbers_of_numpy_are_numbers():
-    assert learner_of(memory=np.int64(10), lr=np.float64(0.1)).memory.capacity == 10
-
-
 def test_a_copy_of_gss_goes_on_as_gss():
     one = after(FIRST, method="gss")
     two = copy.deepcopy(one)
@@ -296,23 +268,6 @@ def test_models_of_other_precisions_learn(method, dtype):
     learner = after(FIRST, SECOND, model=net().to(dtype), method=method)
     assert learner.tasks == 2
     assert learner.model[0].weight.dtype == dtype
-
-
-class Numbered(IterableDataset):
-    def __iter__(self):
-        return iter(zip(*FIRST))
-
-    def __len__(self) -> int:
-        return 24
-
-
-@pytest.mark.parametrize(
-    "dataset",
-    [Numbered(), DataLoader(TensorDataset(*FIRST), batch_size=None), DataLoader(Numbered(), 5)],
-)
-def test_examples_in_any_order_of_packing(dataset):
-    learner, plain = after(dataset), after(FIRST)
-    assert torch.equal(learner.model[0].weight, plain.model[0].weight)
 
 
 class Pair(nn.Module):

@@ -101,22 +101,6 @@ def test_words_are_shown_as_words(learner, tmp_path):
     assert b"a <b> & c" not in page  # no markup can come in this way
 
 
-def test_pictures_are_pictures(tmp_path):
-    class Seen(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = net()
-
-        def forward(self, x):
-            return self.net(x.flatten(1))
-
-    inputs, labels = pair(0)
-    learner = quick(Seen(), "er").learn((inputs.reshape(-1, 1, 8, 8), labels), progress=False)
-    told = data_of(learner.explore(tmp_path / "page.html").read_bytes())
-    assert told["pictures"]["kind"] == "sprites"
-    assert told["runs"][0]["scenarios"] == {"class_il": None, "task_il": None}
-
-
 def test_a_report(learner):
     text = learner.report()
     assert "# metasp on Sequential" in text
@@ -173,13 +157,6 @@ def test_numbers_that_look_wrong_are_found(tmp_path):
     told = data_of(learner.explore(tmp_path / "page.html").read_bytes())
     assert told["numbers"]
     assert told["runs"][0]["scores"]["ways"]["loss"]["expected"] == 10
-
-
-def test_numbers_are_kept_in_files(tmp_path):
-    learner, _, _ = dirty_numbers()
-    learner.save(tmp_path / "file")
-    again = ContinualLearner.load(tmp_path / "file", net(1, inputs=3), loss_fn=squares)
-    assert again.suspects().equals(learner.suspects())
 
 
 def test_half_precision_is_that_of_a_run(tmp_path):

@@ -70,16 +70,6 @@ def test_finish_ends_the_task_properly_also_where_the_loop_is_left():
     assert left.tasks == 3
 
 
-def test_finish_keeps_the_best_weights_too():
-    own = quick(net(), "er", epochs=6)
-    for event in own.stream(pair(0), validation=0.2):
-        if isinstance(event, StepTaken) and event.epoch == 2:
-            rest = own.finish()
-    losses = [e.loss for e in rest if isinstance(e, Validated)]
-    assert len(losses) == 1  # where it was left it is looked at once more
-    assert isinstance(rest[-1], TaskFinished)
-
-
 def test_closing_still_gives_the_task_up():
     own = quick(net(), "er")
     before = everything(own)

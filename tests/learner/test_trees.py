@@ -10,7 +10,7 @@ from metasp import ContinualLearner
 from metasp.errors import UserError
 from metasp.learner.inputs import read_examples as read
 from metasp.methods import METHODS
-from tests.learner.factories import X, Y, everything, net, pair, quick
+from tests.learner.factories import X, everything, net, pair, quick
 
 WORDS, LENGTH = 30, 6
 
@@ -189,27 +189,6 @@ def test_tokenizers_and_data_sets_of_hugging_face():
         assert torch.equal(found.labels, columns()["labels"])
 
 
-@pytest.mark.parametrize(
-    "items",
-    [
-        [(X[:8], Y[:8]), (X[8:13], Y[8:13])],
-        ((X[i : i + 4].numpy(), Y[i : i + 4].tolist()) for i in (0, 4, 8)),
-        iter([(X[i], Y[i]) for i in range(13)]),
-    ],
-)
-def test_batches_and_examples_of_any_iterator(items):
-    found = read(items, torch.float32)
-    assert torch.equal(found.inputs, X[: len(found.labels)])
-    assert torch.equal(found.labels, Y[: len(found.labels)])
-    assert len(found.labels) in (12, 13)
-
-
-def test_vectors_as_targets_are_examples_still():
-    rows = [(X[i], X[i] / 2) for i in range(6)]
-    assert read(rows, torch.float32).labels.shape == (6, 64)
-    assert read([(X[:4], X[:4, 0]), (X[4:6], X[4:6, 0])], torch.float32).labels.shape == (6,)
-
-
 LENGTHS = {"input_ids": torch.zeros(4, 6).long(), "attention_mask": torch.ones(3, 6).long()}
 
 
@@ -243,16 +222,6 @@ def test_methods_that_need_one_tensor_say_so(method):
     with pytest.raises(UserError, match=r"several|not one tensor"):
         learner.learn(texts(0), progress=False)
     assert everything(learner) == before
-
-
-def test_a_model_that_does_not_know_a_name_is_told():
-    halves = {"left": X[:9, :30], "right": X[:9, 30:], "length": torch.ones(9), "labels": Y[:9]}
-    with pytest.raises(UserError, match=r"\['length'\] float32 of shape \(\).*unexpected keyword"):
-        quick(TwoInputs(), "er").learn(halves, progress=False)
-    with pytest.raises(UserError, match=r"were \['attention_mask'\] int64 of shape \(6,\), \['inp"):
-        learner_of("bert", "er").learn(texts(0), progress=False).learn(
-            {name: column[:, :4] if column.dim() > 1 else column
-             for name, column in texts(1).items()}, progress=False)  # fmt: skip
 
 
 EVERY = [name for name, recipe in METHODS.items() if "real inputs" not in recipe.kind.needs
