@@ -58,11 +58,10 @@ class ContinualLearner:
     ``momentum`` and ``weight_decay``), ``scheduler(optimizer)`` what moves its learning rate, in
     each task anew by ``scheduler_step`` ("epoch" or "step"). ``encoder`` is a frozen module before
     the model, whose features are computed once per example (see `FrozenEncoder`): the memory holds
-    them, and with ``keep="inputs"`` the inputs too. ``detector()`` makes what marks a
-    new task in a stream without boundaries, such as `river.drift.ADWIN`, and the newest ``window``
-    examples stand for what is new in it: see `observe`. ``memory`` examples are held, ``head`` is
-    the linear layer that grows with new classes, and further keywords are the method's own. What
-    is None is as the method has it.
+    them, and with ``keep="inputs"`` the inputs too. ``detector()`` makes what marks a new task in a
+    stream without boundaries, such as `river.drift.ADWIN`, and the newest ``window`` examples stand
+    for what is new in it: see `observe`. ``memory`` examples are held, ``head`` is the linear layer
+    that grows with new classes, and further keywords are the method's own settings.
 
     The model is trained in place. Nothing global is seeded, and no global random stream moves:
     what a transform or module draws from torch, `random` or `numpy.random` while training comes
@@ -122,11 +121,9 @@ class ContinualLearner:
             optimizer=optimizer, scheduler=scheduler, encoder=FrozenEncoder.of(encoder),
             detector=detector, method=None if isinstance(method, str) else recipe.kind,
         )  # fmt: skip
-        parts = self.method, recipe, self.settings, code
-        history, ranks = History(), joined()
-        self._trainer = build_trainer(model, *parts, device, ranks)
-        intake = Intake(self._trainer, history, *parts)
-        self._session = Session(self._trainer, history, intake, ranks)
+        chosen, ranks = (self.method, recipe, self.settings, code), joined()
+        self._trainer = build_trainer(model, *chosen, device, ranks)
+        self._session = Session(Intake(self._trainer, History(), *chosen), ranks)
         self._stream: ref[Generator[Event, None, None]] | None = None
 
     def learn(
@@ -175,7 +172,7 @@ class ContinualLearner:
         """Learn as `learn` does, and yield each event as it happens. A loop that is left before the
         TaskFinished event gives the task up: the learner is then as before. `finish` ends it."""
         session = self._session
-        session.check_idle("learn")  # before the data moves any random stream
+        session.check_idle("learn")  # before data moves a random stream
         check_trainable(self.model)  # there may be none left since the last task
         if ids is not None:
             check_order(dataset)
@@ -213,9 +210,8 @@ class ContinualLearner:
         return self._session.observe(self._session.read(batch, "batch"), ids)
 
     def finish(self) -> list[Event]:
-        """End the task that a `stream` is in, before its last epoch, or the open one of `observe`:
-        properly. The memory chooses, tests are taken, and with a validation the best weights are
-        kept. Returns the events that were left; the stream has no further ones."""
+        """End the task that a `stream` is in, or the open one of `observe`, as after its last epoch:
+        the memory chooses and tests are taken. Returns the events that were left."""
         busy = self._session.before is not None
         if self._trainer.open and not busy:
             return self._session.finish()

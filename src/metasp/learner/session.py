@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from metasp import trees
 from metasp.errors import Diverged, UserError
@@ -18,7 +18,6 @@ from metasp.example_stats import ExampleStats
 from metasp.influence.parallel import Ranks
 from metasp.learner.build import check_trainable
 from metasp.learner.history import (
-    History,
     stored_ids,
     with_ids,
     without_examples,
@@ -34,13 +33,11 @@ from metasp.learner.outputs import (
     unchanged,
 )
 from metasp.learner.state import EventLog, LearnerState, Snapshot, Snapshots, Turns
-from metasp.methods.context import TrainingContext
 from metasp.methods.label_model import Verdicts, judge
 from metasp.processes import check_alike
 from metasp.stateful import under
 from metasp.train.online import close, observe
 from metasp.train.randomness import ONE_AT_A_TIME, OwnRandomness
-from metasp.train.trainer import Trainer
 from metasp.trees import Tree
 from metasp.types import Batch, Rows, State, Task
 
@@ -51,15 +48,12 @@ class Session:
     """Takes a trainer through a stream of tasks. `turn` is held during each step and by whoever
     reads; `before` is the state before the task of `run` that is under way, None between tasks."""
 
-    def __init__(
-        self, trainer: Trainer, history: History, intake: Intake, ranks: Ranks | None
-    ) -> None:
-        self.trainer, self.history, self.intake, self.ranks = trainer, history, intake, ranks
-        self.code, self.settings = intake.code, intake.settings
-        self.context: TrainingContext = trainer.learner
-        self.model: nn.Module = trainer.learner.model
+    def __init__(self, intake: Intake, ranks: Ranks | None) -> None:
+        self.trainer, self.history, self.intake = intake.trainer, intake.history, intake
+        self.code, self.settings, self.ranks = intake.code, intake.settings, ranks
+        self.context, self.model = intake.context, intake.context.model
         self.random = OwnRandomness(self.context.streams, self.context.device)
-        self.state = LearnerState(trainer, history, intake, self.random)
+        self.state = LearnerState(intake, self.random)
         self.turn = Turns()
         self.before: Snapshot | None = None
         self.logged = EventLog(intake.settings.scheduler_step)

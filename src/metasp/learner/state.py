@@ -17,12 +17,11 @@ from metasp.errors import UserError
 from metasp.events import Event, Noted, StepTaken, TaskFinished, TaskStarted
 from metasp.influence.parallel import Ranks
 from metasp.learner import files
-from metasp.learner.history import History, pack_tasks, unpack_tasks
+from metasp.learner.history import pack_tasks, unpack_tasks
 from metasp.learner.intake import Intake
 from metasp.processes import any_of, check_alike, heard
 from metasp.stateful import batch_state, below, under
 from metasp.train.randomness import OwnRandomness
-from metasp.train.trainer import Trainer
 from metasp.types import State, Task
 
 log = logging.getLogger("metasp")
@@ -101,12 +100,10 @@ class Snapshot(NamedTuple):
 class LearnerState:
     """Everything that a learner is made of, taken and brought back."""
 
-    def __init__(
-        self, trainer: Trainer, history: History, intake: Intake, random: OwnRandomness
-    ) -> None:
-        self.trainer, self.history, self.intake, self.random = trainer, history, intake, random
-        self.code, self.settings = intake.code, intake.settings
-        self.context, self.model = trainer.learner, trainer.learner.model
+    def __init__(self, intake: Intake, random: OwnRandomness) -> None:
+        self.trainer, self.history, self.intake = intake.trainer, intake.history, intake
+        self.code, self.settings, self.random = intake.code, intake.settings, random
+        self.context, self.model = intake.context, intake.context.model
 
     def snapshot(self) -> Snapshot:
         """Return all that a task may change, as it is: not copied."""
