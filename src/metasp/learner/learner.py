@@ -290,7 +290,7 @@ class ContinualLearner:
 
     @property
     def batches(self) -> int:
-        """How many batches have been observed: who resumes goes on after so many."""
+        """How many batches have been observed."""
         return self._trainer.position.observed
 
     def paused(self) -> AbstractContextManager[None]:
