@@ -25,8 +25,8 @@ trees."""
 
 
 def call(model: Callable[..., Any], inputs: Tree) -> Any:
-    """What the model makes of inputs: a tensor is its argument, a tuple its arguments in order, a
-    dictionary its arguments by name. Of an answer with ``logits`` only these."""
+    """Return what the model makes of inputs: a tensor is its argument, a tuple its arguments in
+    order, a dictionary its arguments by name. Of an answer with ``logits`` only these."""
     if isinstance(inputs, Mapping):
         outputs = model(**inputs)
     elif isinstance(inputs, tuple | list):
@@ -37,53 +37,53 @@ def call(model: Callable[..., Any], inputs: Tree) -> Any:
 
 
 def label_key(columns: Mapping[str, object]) -> str | None:
-    """Where a dictionary of columns holds the labels, if it does."""
+    """Return the key under which a dictionary of columns holds the labels; None if it has none."""
     return next((key for key in LABELS if key in columns), None)
 
 
 def rows(tree: Tree, index: Any) -> Tree:
-    """Some of the examples."""
+    """Return some of the examples."""
     chosen: Tree = tree_map(lambda t: t[index], tree)
     return chosen
 
 
 def each(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """The same with each tensor changed."""
+    """Return the tree with each tensor changed."""
     changed: Tree = tree_map(change, tree)
     return changed
 
 
 def size(tree: Tree) -> int:
-    """How many examples there are."""
+    """Return how many examples there are."""
     return len(tree_leaves(tree)[0])
 
 
 def at_once(tree: Tree) -> int:
-    """How many of the examples one pass without gradients takes: fewer of large ones."""
+    """Return how many of the examples one pass without gradients takes: fewer of large ones."""
     numbers: int = sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(tree))
     return max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, numbers)))
 
 
 def joined(trees: Sequence[Tree]) -> Tree:
-    """The examples of several trees of one kind, end to end."""
-    whole: Tree = tree_map(lambda *parts: torch.cat(parts), *trees)
-    return whole
+    """Return the examples of several trees of one kind, end to end."""
+    examples: Tree = tree_map(lambda *leaves: torch.cat(leaves), *trees)
+    return examples
 
 
-def put(held: Tree, index: Any, given: Tree) -> None:
+def put(stored: Tree, index: Any, examples: Tree) -> None:
     """Write examples into some rows of a tree of the same kind."""
 
     def write(rows: Tensor, new: Tensor) -> None:
         rows[index] = new.to(rows)
 
-    tree_map(write, held, given)
+    tree_map(write, stored, examples)
 
 
-def one_tensor(tree: Tree, who: str) -> Tensor:
-    """The tensor that the inputs are, or one sentence: `who` can take nothing else."""
+def one_tensor(tree: Tree, method: str) -> Tensor:
+    """Return the tensor that the inputs are, or raise one sentence: `method` takes nothing else."""
     if not isinstance(tree, Tensor):
         raise UserError(
-            f"{who} needs inputs that are one tensor, and these are a "
+            f"{method} needs inputs that are one tensor, and these are a "
             f"{'dictionary' if isinstance(tree, Mapping) else 'tuple'} of several: use another, "
             "such as er or metasp."
         )
@@ -91,20 +91,20 @@ def one_tensor(tree: Tree, who: str) -> Tensor:
 
 
 def same(a: Tree, b: Tree) -> bool:
-    """Whether both hold the same tensors at the same places."""
-    (ours, shape), (theirs, other) = tree_flatten(a), tree_flatten(b)
-    return shape == other and all(s is t or torch.equal(s, t) for s, t in zip(ours, theirs))
+    """Tell whether both hold the same tensors at the same places."""
+    (ours, shape), (theirs, shape_of_b) = tree_flatten(a), tree_flatten(b)
+    return shape == shape_of_b and all(s is t or torch.equal(s, t) for s, t in zip(ours, theirs))
 
 
 def named_leaves(tree: Tree) -> dict[str, Any]:
-    """What the tree holds, by the place where it is: ``['input_ids']``, ``[0]``, or nothing."""
-    found: dict[str, Any] = {}
-    tree_map_with_path(lambda path, leaf: found.__setitem__(keystr(path), leaf), tree)
-    return found
+    """Return the leaves of a tree by their path: ``['input_ids']``, ``[0]``, or nothing."""
+    leaves: dict[str, Any] = {}
+    tree_map_with_path(lambda path, leaf: leaves.__setitem__(keystr(path), leaf), tree)
+    return leaves
 
 
 def with_plain_dicts(tree: Tree) -> Tree:
-    """The same with dictionaries of any kind (as tokenizers give) as ordinary ones."""
+    """Return the tree with dictionaries of any kind (as tokenizers give) as ordinary ones."""
     if isinstance(tree, Mapping):
         return {key: with_plain_dicts(value) for key, value in tree.items()}
     if type(tree) in (tuple, list):
@@ -113,43 +113,43 @@ def with_plain_dicts(tree: Tree) -> Tree:
 
 
 def in_one(tree: Tree) -> Tensor:
-    """The tensor that the inputs are, or the numbers of several, one after the other, as rows."""
+    """Return the tensor that the inputs are, or the numbers of several in a row, as rows."""
     if isinstance(tree, Tensor):
         return tree
     leaves = named_leaves(tree)
-    rows = [leaves[place].reshape(len(leaves[place]), -1).double() for place in sorted(leaves)]
+    rows = [leaves[path].reshape(len(leaves[path]), -1).double() for path in sorted(leaves)]
     return torch.cat(rows, 1)
 
 
 def kind(tree: Tree) -> str:
-    """What the rows are, in words: the type of each tensor and the shape of one row."""
+    """Describe the rows: the type of each tensor and the shape of one row."""
 
-    def words(rows: Tensor) -> str:
+    def describe(rows: Tensor) -> str:
         return f"{str(rows.dtype).removeprefix('torch.')} of shape {tuple(rows.shape[1:])}"
 
-    found = named_leaves(tree)
+    leaves = named_leaves(tree)
     if isinstance(tree, Tensor):
-        return words(tree)
-    return ", ".join(f"{place} {words(found[place])}" for place in sorted(found))
+        return describe(tree)
+    return ", ".join(f"{path} {describe(leaves[path])}" for path in sorted(leaves))
 
 
 def to_columns(name: str, tree: Tree) -> dict[str, Tensor]:
-    """The tensors by name and place, for a file: ``inputs``, or ``inputs['input_ids']``."""
-    return {f"{name}{place}": leaf for place, leaf in named_leaves(tree).items()}
+    """Return the tensors by name and path, for a file: ``inputs``, or ``inputs['input_ids']``."""
+    return {f"{name}{path}": leaf for path, leaf in named_leaves(tree).items()}
 
 
 def columns_of(name: str, columns: Mapping[str, Any]) -> list[str]:
-    """Those of the columns that `to_columns` has made of a tree of that name."""
+    """Return those of the columns that `to_columns` has made of a tree of that name."""
     return [key for key in columns if key == name or key.startswith(f"{name}[")]
 
 
 def from_columns(name: str, columns: Mapping[str, Any]) -> Tree | None:
-    """The tree that `to_columns` was given; None where none of them is here."""
-    own = columns_of(name, columns)
-    if not own or own == [name]:
-        return columns[name] if own else None
+    """Return the tree that `to_columns` was given; None where none of them is here."""
+    names = columns_of(name, columns)
+    if not names or names == [name]:
+        return columns[name] if names else None
     root: dict[Any, Any] = {}
-    for key in own:
+    for key in names:
         *path, last = places(key.removeprefix(name))
         node = root
         for step in path:
@@ -159,17 +159,17 @@ def from_columns(name: str, columns: Mapping[str, Any]) -> Tree | None:
 
 
 def places(path: str) -> list[str | int]:
-    """The keys and positions of ``['a'][0]``."""
-    found: list[str | int] = []
+    """Return the keys and positions of ``['a'][0]``."""
+    steps: list[str | int] = []
     node = ast.parse(f"_{path}", mode="eval").body
     while isinstance(node, ast.Subscript):
-        found.append(ast.literal_eval(node.slice))
+        steps.append(ast.literal_eval(node.slice))
         node = node.value
-    return found[::-1]
+    return steps[::-1]
 
 
 def tuples_again(node: Any) -> Tree:
-    """Dictionaries by position as the tuples that they were."""
+    """Return dictionaries by position as the tuples that they were."""
     if not isinstance(node, dict):
         return node  # type: ignore[no-any-return]
     inner = {key: tuples_again(value) for key, value in node.items()}
@@ -179,5 +179,5 @@ def tuples_again(node: Any) -> Tree:
 
 
 def as_floats(values: Tensor) -> Tensor:
-    """Bytes as numbers from 0 to 1; all else as it is."""
+    """Return bytes as numbers from 0 to 1; all else as it is."""
     return values.float() / 255 if values.dtype == torch.uint8 else values

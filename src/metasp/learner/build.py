@@ -56,7 +56,7 @@ FACTORIES = ("optimizer", "scheduler", "detector")  # given as functions that ma
 
 
 class LearnerSettings(TrainingSpec):
-    """The numbers of a learner. None means "the method's own default"."""
+    """Numbers of a learner. None means "the method's own default"."""
 
     memory: int = setting(500, "Examples the memory may hold.", min=0, max=100_000_000)
     epochs: int = setting(10, "Epochs per task.", min=1)
@@ -77,7 +77,7 @@ class LearnerSettings(TrainingSpec):
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a learner is given as code; a saved learner is given it again."""
+    """Functions and classes that a learner is given; a saved learner is given it again."""
 
     loss_fn: LossFn | None = None
     metric: Metric | None = None

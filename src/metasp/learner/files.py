@@ -80,12 +80,12 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return total.hexdigest()
 
 
-def check_code(path: Path, about: Mapping[str, Any], given: Mapping[str, object]) -> None:
+def check_code(path: Path, about: Mapping[str, Any], code: Mapping[str, object]) -> None:
     """Raise unless all is given that a learner was saved with and that is no plain value."""
-    for name, code in about["code"].items():
-        if given.get(name) is None:
+    for name, what in about["code"].items():
+        if code.get(name) is None:
             raise UserError(
-                f"{path} was saved with its own {name} ({code}), and code is never stored: pass "
+                f"{path} was saved with its own {name} ({what}), and code is never stored: pass "
                 f"{name}= again."
             )
 
@@ -112,8 +112,10 @@ def unsaved_buffers(model: nn.Module) -> State:
     """Return copies of the buffers that a model keeps besides its state, which nobody else would
     bring back; but for kinds that a file cannot hold."""
     saved = model.state_dict().keys()
-    others = {name: buffer for name, buffer in model.named_buffers() if name not in saved}
-    storable = {n: b for n, b in others.items() if b.layout == torch.strided and not b.is_complex()}
+    unsaved = {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+    storable = {
+        n: b for n, b in unsaved.items() if b.layout == torch.strided and not b.is_complex()
+    }
     return {name: buffer.detach().clone() for name, buffer in storable.items()}
 
 

@@ -19,8 +19,8 @@ def head_layer(model: nn.Module, name: str) -> nn.Linear:
         raise unknown("linear layer", name, linears)
     layer = model.get_submodule(name)
     assert isinstance(layer, nn.Linear)
-    for key, other in model.named_parameters(remove_duplicate=False):
-        if other is layer.weight and key != f"{name}.weight":
+    for key, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter is layer.weight and key != f"{name}.weight":
             raise UserError(
                 f"head={name!r} shares its weight with {key!r} and cannot grow alone: give it all "
                 "the outputs it will need, and leave head out."

@@ -61,8 +61,8 @@ class Records:
         """Drop the rows of the examples of these ids."""
         gone = pa.array(ids, pa.int64())
         for key, table in self.tables.items():
-            kept = pc.invert(pc.is_in(table["id"].cast(pa.int64()), value_set=gone))
-            self.tables[key] = table.filter(kept).combine_chunks()
+            ids_alone = pc.invert(pc.is_in(table["id"].cast(pa.int64()), value_set=gone))
+            self.tables[key] = table.filter(ids_alone).combine_chunks()
 
     def drop(self, tasks: Sequence[int]) -> None:
         """Keep nothing more of these tasks."""
@@ -138,7 +138,7 @@ class IdNames:
 
 
 class History:
-    """What a learner remembers of its stream beside weights and memory. `class_names` are those of
+    """Remembers of a stream what is neither weights nor memory. `class_names` are those of
     the classes in the order of their numbers, none where labels are numbers; `learned` says of each
     task when it was learned, of how many examples, and how it was tested; `influence` holds the
     influences of all tasks that are finished, `records` their tables."""
@@ -173,7 +173,7 @@ class History:
         ids, and the tables of all but its newest tasks."""
         keep_only(self.influence, stored)
         self.learned[-1]["observed"] = True
-        observed = [task for task, entry in enumerate(self.learned) if "observed" in entry]
+        observed = [task for task, of_task in enumerate(self.learned) if "observed" in of_task]
         self.records.drop(observed[:-MOST_OBSERVED])
 
     def with_open(self, stats: ExampleStats, stored: Tensor) -> ExampleStats:
@@ -260,10 +260,10 @@ def without_inputs(task: Task) -> Task:
     example was. Labels that are not classes may be the data itself: only their shape stays."""
     train = task.train
     labels = train.labels if task.classes else shaped_like(train.labels, len(train))
-    kept = Task(task.index, task.classes, labels_alone(labels, train.ids), task.test)
+    ids_alone = Task(task.index, task.classes, labels_alone(labels, train.ids), task.test)
     if task.trusted is not None:
-        kept = with_ids(kept, task.trusted.ids, task.trusted.labels)
-    return kept
+        ids_alone = with_ids(ids_alone, task.trusted.ids, task.trusted.labels)
+    return ids_alone
 
 
 def without_examples(task: Task) -> Task:
@@ -299,11 +299,11 @@ def pack_tasks(tasks: Sequence[Task]) -> State:
 def unpack_tasks(classes: Sequence[Sequence[int]], tensors: Mapping[str, Tensor]) -> list[Task]:
     """Return the tasks that were packed, without inputs and tests."""
     tasks = []
-    for index, own in enumerate(classes):
+    for index, classes_of_task in enumerate(classes):
         labels, ids = tensors[f"{index}/labels"], tensors[f"{index}/ids"]
-        labels = labels if own else shaped_like(labels, len(ids))
+        labels = labels if classes_of_task else shaped_like(labels, len(ids))
         empty = Examples.of(torch.zeros(0), torch.zeros(0))
-        tasks.append(Task(index, tuple(own), labels_alone(labels, ids), empty))
+        tasks.append(Task(index, tuple(classes_of_task), labels_alone(labels, ids), empty))
     return tasks
 
 

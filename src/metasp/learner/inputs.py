@@ -300,8 +300,8 @@ def as_ids(ids: Any, count: int | None = None) -> list[int] | list[str]:
     )
     rows = np.atleast_1d(as_array(list(ids) if listed else ids, "ids"))
     texts = rows.dtype.kind in "OUT" and all(isinstance(one, str) for one in rows.tolist())
-    whole = rows.dtype.kind in "iu" and bool(((rows >= 0) & (rows < LARGEST_ID)).all())
-    if (rows.size and not texts and not whole) or rows.ndim > 1 or count not in (None, len(rows)):
+    numbers = rows.dtype.kind in "iu" and bool(((rows >= 0) & (rows < LARGEST_ID)).all())
+    if (rows.size and not texts and not numbers) or rows.ndim > 1 or count not in (None, len(rows)):
         of_each = "" if count is None else f"{count}, one for each example: "
         raise UserError(
             f"ids must be {of_each}whole numbers from 0, or texts, not {str(ids)[:60]}: turn a "

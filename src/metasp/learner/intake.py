@@ -65,7 +65,7 @@ class Intake:
 
     @property
     def head_size(self) -> int:
-        """How many outputs the head has that grows; 0: none grows."""
+        """Return how many outputs the head has that grows; 0: none grows."""
         return 0 if self.head is None else self.head.out_features
 
     def resize_head(self, size: int) -> None:
@@ -136,29 +136,29 @@ class Intake:
         if classes_of(closed) & {*incoming.data.classes}:
             self.context.plan = replace(self.context.plan, shared_classes=True)
 
-    def make_task(self, given: TaskData) -> Task:
+    def make_task(self, task_data: TaskData) -> Task:
         """Return the next task of the stream; the head has grown for it and the history knows of
         it."""
         tasks = self.trainer.tasks
         if self.code.encoder is not None:
             self.code.encoder.check_unchanged()
-        incoming = self.admit(given.train, given.ids)
+        incoming = self.admit(task_data.train, task_data.ids)
         data, names = incoming.data, incoming.numbers
         if not len(names):
             raise UserError("every example of the dataset was forgotten before: nothing is left.")
         self.fit(data)
         test = data.no_examples()
-        if given.test is not None:
-            test = self._to_compare(given.test, data).examples()
-        data, names, held = self._split(data, names, given.validation)
+        if task_data.test is not None:
+            test = self._to_compare(task_data.test, data).examples()
+        data, names, held_out_examples = self._split(data, names, task_data.validation)
         self.enter(incoming)
         train = data.examples(names)
-        task = Task(len(tasks), data.classes, train, test, validation=held)
+        task = Task(len(tasks), data.classes, train, test, validation=held_out_examples)
         self.history.begin_task(kind(data.inputs), len(names))
-        if isinstance(given.validation, float):
+        if isinstance(task_data.validation, float):
             self.history.learned[-1]["held_out"] = len(incoming.numbers) - len(names)
-        if given.trusted is not None:
-            task = replace(task, trusted=self.verified(given.trusted, [*tasks, task]))
+        if task_data.trusted is not None:
+            task = replace(task, trusted=self.verified(task_data.trusted, [*tasks, task]))
         if self.recipe.selection is None and not self.recipe.kind.keeps_verified:
             task = task.with_trusted_in_train()
         return task

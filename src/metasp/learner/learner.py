@@ -180,20 +180,20 @@ class ContinualLearner:
             train = session.read(dataset)
             tests = None if test is None else session.read(test, "test dataset")
             verified = None if trusted is None else session.read(trusted, "verified examples")
-            held: Labelled | float | None = None
+            held_out: Labelled | float | None = None
             if isinstance(validation, Real):
-                held = float(validation)
+                held_out = float(validation)
             elif validation is not None:
-                held = session.read(validation, "validation dataset")
-        if isinstance(held, float) and not 0 < held < 1:
+                held_out = session.read(validation, "validation dataset")
+        if isinstance(held_out, float) and not 0 < held_out < 1:
             raise UserError(
-                f"validation is {held:g}: give a share between 0 and 1 of the dataset, or a "
+                f"validation is {held_out:g}: give a share between 0 and 1 of the dataset, or a "
                 "dataset of its own."
             )
         if patience < 1:
             raise UserError(f"patience is {patience!r}: give a number of epochs, 1 or more.")
         self._trainer.stopping.patience = patience
-        data = TaskData(train, ids, tests, verified, held)
+        data = TaskData(train, ids, tests, verified, held_out)
         events = session.run(data, random, session.snapshots(snapshots, snapshot_seconds))
         self._stream = ref(events)
         return events
@@ -210,8 +210,8 @@ class ContinualLearner:
         return self._session.observe(self._session.read(batch, "batch"), ids)
 
     def finish(self) -> list[Event]:
-        """End the task that a `stream` is in, or the open one of `observe`, as after its last epoch:
-        the memory chooses and tests are taken. Returns the events that were left."""
+        """End the task that a `stream` is in, or the open one of `observe`, as after its last
+        epoch: the memory chooses and tests are taken. Returns the events that were left."""
         busy = self._session.before is not None
         if self._trainer.open and not busy:
             return self._session.finish()
@@ -275,22 +275,22 @@ class ContinualLearner:
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """All classes seen, ascending."""
+        """Return all classes seen, ascending."""
         return self._session.classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The name of each class by its number, where labels are text; else none."""
+        """Return the name of each class by its number, where labels are text; else none."""
         return self._session.history.class_names
 
     @property
     def tasks(self) -> int:
-        """How many tasks have been learned, with the one that is open."""
+        """Return how many tasks have been learned, with the one that is open."""
         return len(self._session.history.learned)
 
     @property
     def batches(self) -> int:
-        """How many batches have been observed."""
+        """Return how many batches have been observed."""
         return self._trainer.position.observed
 
     def paused(self) -> AbstractContextManager[None]:
@@ -299,18 +299,18 @@ class ContinualLearner:
 
     @property
     def version(self) -> int:
-        """How often the learner has changed: by a task, a batch, or examples that were trusted or
-        forgotten. A file has the version that it was saved at."""
+        """Return how often the learner has changed: by a task, a batch, or examples that were
+        trusted or forgotten. A file has the version that it was saved at."""
         return self._session.history.version
 
     @property
     def memory(self) -> MemoryView:
-        """A read-only dataset of what is stored, with a table to audit it."""
+        """Return a read-only dataset of what is stored, with a table to audit it."""
         return MemoryView(self._session)
 
     @property
     def removed(self) -> list[dict[str, Any]]:
-        """The ids, moment and reason of each removal; nothing of their content."""
+        """Return ids, moment and reason of each removal; nothing of their content."""
         history = self._session.history
         return [{**record, "ids": history.ids.shown(record["ids"])} for record in history.removed]
 

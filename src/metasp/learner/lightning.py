@@ -79,16 +79,16 @@ class RehearsalCallback(Callback):  # type: ignore[misc]
         first = trainer.current_epoch == 0
         if isinstance(batch, Mapping):
             key = label_key(batch)
-            given = {name: value for name, value in batch.items() if name != key}
-            found = self.rehearsal.extended(given, batch[key], first)
-            module.example_weights = found.weights
-            return {**dict(found.inputs), key: found.labels}  # type: ignore[arg-type]
+            inputs = {name: value for name, value in batch.items() if name != key}
+            extended = self.rehearsal.extended(inputs, batch[key], first)
+            module.example_weights = extended.weights
+            return {**dict(extended.inputs), key: extended.labels}  # type: ignore[arg-type]
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise UserError(
                 "a rehearsal takes batches that are a pair of inputs and labels, or a dictionary "
                 "with labels: bring them to one of these forms."
             )
-        found = self.rehearsal.extended(batch[0], batch[1], first)
-        module.example_weights = found.weights
-        pair = (found.inputs, found.labels)
+        extended = self.rehearsal.extended(batch[0], batch[1], first)
+        module.example_weights = extended.weights
+        pair = (extended.inputs, extended.labels)
         return list(pair) if isinstance(batch, list) else pair

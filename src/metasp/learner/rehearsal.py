@@ -33,7 +33,7 @@ class Extended(NamedTuple):
 
 
 class Rehearsal(Stateful):
-    """The memory that goes with a training: `memory` slots, of which `memory_batch` are replayed
+    """Goes with a training as its memory: `memory` slots, of which `memory_batch` are replayed
     with every batch, filled by a `selection` that decides at each step.
 
     With ``influence=True`` the rows of a batch are weighed by their influence on what the memory
@@ -74,7 +74,7 @@ class Rehearsal(Stateful):
         optimizer: torch.optim.Optimizer,
         clip_norm: float | None = None,
     ) -> None:
-        """A training begins: a new task, unless a checkpoint has just said where it stands. The
+        """Begin a training: a new task, unless a checkpoint has just said where it stands. The
         training clips gradients to ``clip_norm``, if it is given, and so does the pseudo step."""
         if self.influence:
             elementwise(optimizer)
@@ -98,20 +98,20 @@ class Rehearsal(Stateful):
         self._context.task = self.task
 
     def extended(self, inputs: Tree, labels: Tensor, first_epoch: bool) -> Extended:
-        """A batch as it is to be learned from."""
+        """Return a batch as it is to be learned from, with examples from memory after its own."""
         context = self._running()
         ids = torch.full((len(labels),), UNNAMED)
         if first_epoch:
             ids = self.next_id + torch.arange(len(labels))
         new = Batch(trees.each(Tensor.detach, inputs), labels.detach(), ids)
         self._check_kind(new)
-        whole = Batch.join([context.prepare(new), context.replay()]) if len(self.memory) else new
+        joined = Batch.join([context.prepare(new), context.replay()]) if len(self.memory) else new
         self._new = new if first_epoch else None
         self._look_back(new)
-        weights = torch.full((whole.size,), 1 / whole.size, device=labels.device)
+        weights = torch.full((joined.size,), 1 / joined.size, device=labels.device)
         if self.influence and len(context.past()):
-            weights = self._weighed(context, whole).to(weights)
-        return Extended(whole.inputs, whole.labels, weights)
+            weights = self._weighed(context, joined).to(weights)
+        return Extended(joined.inputs, joined.labels, weights)
 
     def remember(self) -> None:
         """Offer the batch of the step that was just taken to the memory."""
@@ -133,13 +133,13 @@ class Rehearsal(Stateful):
         super().load_state_dict(state)
         self._restored = True
 
-    def _weighed(self, context: TrainingContext, whole: Batch) -> Tensor:
-        """The weights of a batch by the influence of its rows."""
+    def _weighed(self, context: TrainingContext, joined: Batch) -> Tensor:
+        """Return the weights (n,) of a batch by the influence of its rows."""
         assert self.recent is not None
         context.current = Examples.of(self.recent.inputs, self.recent.labels, self.recent.ids)
         context.influence_stats = measured()  # of this batch alone: nobody reads it
         with torch.enable_grad():
-            weighed = InfluenceWeights()(context, Objective([Term(whole)], self.loss_fn))
+            weighed = InfluenceWeights()(context, Objective([Term(joined)], self.loss_fn))
         return weighed.weights.detach()
 
     def _look_back(self, new: Batch) -> None:
@@ -164,7 +164,7 @@ class Rehearsal(Stateful):
 
 
 def step_by_step(name: str) -> Selection:
-    """A selection that needs no more than one batch after the other."""
+    """Return a selection that needs no more than one batch after the other."""
     chosen = selection(name)
     usable = [
         key
@@ -180,7 +180,7 @@ def step_by_step(name: str) -> Selection:
 
 
 def label_key(batch: Mapping[str, object]) -> str:
-    """Where a dictionary holds its labels."""
+    """Return the key under which a dictionary holds its labels."""
     key = trees.label_key(batch)
     if key is None:
         raise UserError(

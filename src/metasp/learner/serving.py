@@ -109,15 +109,15 @@ class Served:
         """Learn from a batch."""
         return self._observed(self.read(request.inputs), request.labels, request.ids)
 
-    def feedback(self, given: Feedback) -> dict[str, Any]:
+    def feedback(self, request: Feedback) -> dict[str, Any]:
         """Learn from the label of a prediction, as soon as there is a batch of them."""
         with self.lock:
-            if given.id not in self.predicted:
+            if request.id not in self.predicted:
                 raise UserError(
-                    f"no prediction is remembered by the id {given.id!r}: send its input to "
+                    f"no prediction is remembered by the id {request.id!r}: send its input to "
                     "observe."
                 )
-            self.waiting.append((given.id, self.predicted.pop(given.id), given.label))
+            self.waiting.append((request.id, self.predicted.pop(request.id), request.label))
             batch = self.waiting if len(self.waiting) >= self.batch_size else []
             self.waiting = [] if batch else self.waiting
         if not batch:

@@ -60,7 +60,7 @@ class Session:
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """All classes seen, ascending."""
+        """Return all classes seen, ascending."""
         return tuple(sorted(classes_of(self.trainer.tasks)))
 
     def check_idle(self, what: str) -> None:
@@ -98,7 +98,7 @@ class Session:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the parameters that are trained."""
+        """Return the type of the parameters that are trained."""
         every = list(self.model.parameters())
         return next((p.dtype for p in every if p.requires_grad), every[0].dtype)
 
@@ -226,8 +226,8 @@ class Session:
         with self.random.used():  # a transform may draw
             outputs = model_outputs(self.context, data.inputs, self.context.scoring())
         self.random.now = before
-        said = answers(outputs, self.classes, self.code.loss_fn)
-        return None if said is outputs else said == data.labels
+        answered = answers(outputs, self.classes, self.code.loss_fn)
+        return None if answered is outputs else answered == data.labels
 
     def _bound_ids(self) -> None:
         """Keep the texts of ids that are stored somewhere; seldom, as it takes a look at all."""

@@ -198,7 +198,7 @@ class LearnerState:
 
 @dataclass
 class Snapshots:
-    """Where a task under way is stored every so many seconds, so that it goes on after a kill; the
+    """Stores a task under way every so many seconds, so that it goes on after a kill; the
     key is a digest of what the task began with."""
 
     path: Path

@@ -56,15 +56,15 @@ class RehearsalTrainer(Trainer):  # type: ignore[misc]
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
-        """One step on the batch and a batch from memory; the loss is a mean over both."""
-        own = self._prepare_inputs(inputs)
-        key = label_key(own)
-        given = {name: value for name, value in own.items() if name != key}
+        """Take one step on the batch and a batch from memory; the loss is a mean over both."""
+        batch = self._prepare_inputs(inputs)
+        key = label_key(batch)
+        rest = {name: value for name, value in batch.items() if name != key}
         first = (self.state.epoch or 0) < 1
-        whole = self.rehearsal.extended(given, own[key], first)
-        self._weights = whole.weights if self.rehearsal.influence else None
+        extended = self.rehearsal.extended(rest, batch[key], first)
+        self._weights = extended.weights if self.rehearsal.influence else None
         try:
-            joined = {**dict(whole.inputs), key: whole.labels}  # type: ignore[arg-type]
+            joined = {**dict(extended.inputs), key: extended.labels}  # type: ignore[arg-type]
             loss: Tensor = super().training_step(model, joined, None)
         finally:
             self._weights = None
@@ -72,7 +72,7 @@ class RehearsalTrainer(Trainer):  # type: ignore[misc]
         return loss
 
     def compute_loss(self, model: nn.Module, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
-        """The model's own loss, or in a weighed step that of the rehearsal."""
+        """Return the model's own loss, or in a weighed step that of the rehearsal."""
         if self._weights is None:
             return super().compute_loss(model, inputs, *arguments, **keywords)
         key = label_key(inputs)
@@ -87,13 +87,13 @@ class _Memory(TrainerCallback):  # type: ignore[misc]
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        optimizer = given["optimizer"]
+    def on_train_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+        optimizer = keywords["optimizer"]
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         assert isinstance(inner, torch.optim.Optimizer)
-        self.rehearsal.begin(given["model"], inner, args.max_grad_norm or None)
+        self.rehearsal.begin(keywords["model"], inner, args.max_grad_norm or None)
 
-    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             content = files.pack(self.rehearsal.state_dict(), {"kind": "rehearsal"})

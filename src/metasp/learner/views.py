@@ -66,7 +66,7 @@ class MemoryView(Dataset[tuple[Tree, Tensor]]):
 
     @property
     def ids(self) -> Tensor:
-        """The id of each example, in the order of the dataset."""
+        """Return the id of each example, in the order of the dataset."""
         return self._memory.ids[self._memory.occupied].clone()
 
     def table(self) -> pa.Table:
@@ -194,7 +194,7 @@ def explorer_page(session: Session, texts: Mapping[Any, str] | None, limit: int)
     if scored.scores.targets is not None and np.isnan(scored.scores.targets).any():
         raise UserError("the explorer shows labels that are classes or single numbers, not others.")
     names = history.class_names or tuple(map(str, range(max(session.classes, default=-1) + 1)))
-    kept = Kept(
+    tables = Kept(
         name="of a learner",
         about={
             "method": session.intake.method,
@@ -208,20 +208,20 @@ def explorer_page(session: Session, texts: Mapping[Any, str] | None, limit: int)
         influence=history.records.influence(),
         memory=history.records.of("memory"),
         tasks=[
-            {"classes": list(task.classes), "examples": entry["examples"]}
-            for task, entry in zip(session.trainer.tasks, history.learned)
+            {"classes": list(task.classes), "examples": of_task["examples"]}
+            for task, of_task in zip(session.trainer.tasks, history.learned)
         ],
         scenarios=scenarios_of(history.learned, session.classes),
         scores=scored,
         class_names=names,
     )
     material = material_of(session, texts)
-    return page_of([recorded(kept)], material, names, limit, [Place("", "")]).content
+    return page_of([recorded(tables)], material, names, limit, [Place("", "")]).content
 
 
 def scenarios_of(learned: Sequence[Mapping[str, Any]], classes: Sequence[int]) -> dict[str, Any]:
     """Return the scores of all tasks by scenario, where each was tested after each."""
-    events = [event for entry in learned for event in entry.get("tested", [])]
+    events = [event for of_task in learned for event in of_task.get("tested", [])]
     after = [event["on"] for event in events if not event["before"]]
     if not classes or after != [list(range(task + 1)) for task in range(len(learned))]:
         return dict.fromkeys(SCENARIOS)
@@ -253,7 +253,7 @@ def report_text(session: Session) -> str:
         f"{memory.capacity} examples.",
     ]
     if learned:
-        rows = [task_row(session, task, entry) for task, entry in zip(tasks, learned)]
+        rows = [task_row(session, task, of_task) for task, of_task in zip(tasks, learned)]
         lines += ["", *(f"| {' | '.join(row)} |" for row in [HEADER, ["---"] * len(HEADER), *rows])]
     notes = []
     if history.answered[1]:
@@ -271,20 +271,20 @@ def report_text(session: Session) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
-def task_row(session: Session, task: Task, entry: Mapping[str, Any]) -> list[str]:
+def task_row(session: Session, task: Task, of_task: Mapping[str, Any]) -> list[str]:
     """Return the row of a task in the report: `entry` is what the history says of it."""
     memory, names = session.context.memory, session.history.class_names
     first, last = (
         {test["before"]: test["class_il"][test["on"].index(task.index)]
          for test in one.get("tested", []) if task.index in test["on"]}
-        for one in (entry, session.history.learned[-1])
+        for one in (of_task, session.history.learned[-1])
     )  # fmt: skip
     scores = first.get(True), first.get(False), last.get(False)
     classes = ", ".join(names[c] if names else str(c) for c in task.classes)
     return [
         str(task.index + 1),
-        entry.get("ended", "–"),
-        str(entry["examples"]),
+        of_task.get("ended", "–"),
+        str(of_task["examples"]),
         classes.replace("|", "\\|") or "–",
         str(int((memory.tasks[memory.occupied] == task.index).sum())),
         *("–" if score is None else f"{score:.4f}" for score in scores),
