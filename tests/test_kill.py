@@ -56,6 +56,7 @@ def test_killed_anywhere_every_method_ends_with_the_same_bits(in_main_memory):
             assert_same_run(killed, whole)
 
 
+@pytest.mark.slow
 def test_interrupt_stores_a_checkpoint_and_says_how_to_go_on(tiny, tmp_path):
     """Ctrl-C in a real process in mid-run, then the command it prints."""
     whole = finish(tiny("whole", method="er", epochs=25))

@@ -41,5 +41,5 @@ def test_the_public_host_runs_what_a_developer_runs():
     workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text(encoding="utf-8"))
     steps = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert steps == ["make test", "make wheel"]
-    assert {step.removeprefix("make ") for step in steps} <= set(targets)
+    assert steps == ["make test slow", "make wheel"]
+    assert {word for step in steps for word in step.split()[1:]} <= set(targets)

@@ -11,6 +11,8 @@ import pytest
 import metasp
 from tests.helpers import ROOT
 
+pytestmark = pytest.mark.slow  # a type checker reads all of the package
+
 CONSUMER = """
 from functools import partial
 

@@ -293,6 +293,7 @@ def test_a_filter_keeps_the_higher_half_out(tiny, selection, column):
         assert max(kept) <= statistics.median_low(row[column] for row in own)
 
 
+@pytest.mark.slow
 def test_on_digits_it_is_far_above_finetuning(tiny):
     """Five epochs on all digits; fine-tuning ends at the last task's share, a fifth."""
     full = {"epochs": 5, "limit_per_class": None, "memory": 200}

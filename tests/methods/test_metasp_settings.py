@@ -116,7 +116,7 @@ def test_every_second_step(tiny):
     [
         {"precision": "bf16"},
         {"momentum": 0.9, "lr": 0.02},
-        {"compile": True, "backbone": "mlp", "epochs": 8},
+        pytest.param({"compile": True, "backbone": "mlp", "epochs": 8}, marks=pytest.mark.slow),
     ],
 )
 def test_variants_run(tiny, changes):

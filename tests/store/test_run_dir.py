@@ -75,6 +75,7 @@ def test_a_changed_spec_is_refused(tiny):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_renamed_run_resumes_and_reports_under_its_new_name(tiny):
     whole = finish(tiny("whole"))
     run = interrupted(tiny("cut"), 3)
@@ -87,6 +88,7 @@ def test_a_renamed_run_resumes_and_reports_under_its_new_name(tiny):
     assert record.source == renamed
 
 
+@pytest.mark.slow
 def test_two_processes_never_write_one_run(tiny):
     experiment = tiny()
     events = experiment.events()
@@ -119,6 +121,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_training_and_keeps_the_checkpoint(tiny, tmp_path):
     """A real limit on file size stands in for the full disk: the write fails in mid-run."""
     whole = finish(tiny("whole"))
@@ -147,6 +150,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_write_left_goes_when_the_run_goes_on(tiny):
     """The process really dies between the copy of a checkpoint and its renaming."""
     whole = finish(tiny("whole"))

@@ -79,7 +79,7 @@ def test_every_example_of_every_task_has_its_scores(tmp_path):
         assert set(found["predicted"]) <= set(range(10))
         kept = {i for i, held in zip(found["id"], found["kept"]) if held}
         assert kept == set(run.memory_tables()[task.index]["id"]) & set(task.train.ids.tolist())
-    run.forget([tables[2]["id"][0]], "withdrawn")
+    run.forget([tables[2]["id"][0]])
     assert tables[2]["id"][0] not in run.scores()[2]["id"]
 
 
