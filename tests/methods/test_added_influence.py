@@ -130,7 +130,7 @@ def test_training_stats_know_no_loss_of_rows_without_their_label():
         ("er", {"influence": "metasp", "observe": 1}, "leave one of the two out"),
         ("er", {"influence": "robusr"}, "robust"),
         ("er", {"settings": {"shuffle_influence": True}}, "add influence metasp or robust"),
-        ("er", {"settings": {"easiest": 3}}, "add influence robust"),
+        ("er", {"settings": {"weigh_from": 3}}, "add influence robust"),
         ("er", {"influence": "robust", "settings": {"gamma": 0.5}}, "gamma"),
         ("er", {"influence": "metasp", "settings": {"influence_last": 9}}, "only 2 epochs"),
         ("er", {"influence": "metasp", "settings": {"scope": "tail"}}, "tail"),

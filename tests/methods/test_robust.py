@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from metasp import ExampleStats
 from metasp.data import load_benchmark
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods import robust
 from metasp.methods.context import Weighed, measured
+from metasp.methods.label_model import Judged
 from metasp.methods.networks import features_seen, head_of
-from metasp.methods.robust import JUDGED, UNASKED, RobustSettings, RobustWeights
+from metasp.methods.robust import CERTAIN
 from metasp.spec import RunSpec
 from metasp.train import build_trainer
 from metasp.train.from_spec import complete
@@ -21,15 +21,23 @@ from tests.methods.factories import digits, small, train
 NOISY = {"label_noise": 0.6, "label_noise_kind": "one-sided", "imbalance": 0.5}
 
 
-def test_a_running_value_is_the_mean_over_looks_and_what_is_not_known_moves_nothing():
-    weigh, ids = RobustWeights(RobustSettings()), torch.arange(4)
-    weigh.stats = ExampleStats(ids=ids, latest=JUDGED)
-    for looks, values in ((1, [0.5, 1.0, 2.0]), (2, [1.5, torch.nan, 3.0]), (3, [1.0, 1.0, 4.0])):
-        running = weigh._running(ids[:3], "all", torch.tensor(values), looks)
-        weigh.stats.put(ids[:3], all=running)
-    found = weigh.stats.last(ids, "all")
-    assert found[:3].tolist() == pytest.approx([1.0, 1.0, 3.0])
-    assert bool(found[3].isnan())
+def test_each_look_counts_alike_and_none_more_than_a_bound():
+    trainer = digits("metasp-robust", limit_per_class=6)
+    train(trainer, 1)
+    weigh, learner = trainer.learner.weigh, trainer.learner
+    ids = learner.current.ids
+    weigh.begin_task(learner)
+    assert weigh.judged(learner, ids) is None
+    looks = []
+    for factor in (1.0, 0.3):
+        for parameter in learner.model.parameters():
+            parameter.data *= factor
+        before = weigh.stats.means(ids, "odds").nan_to_num() * len(looks)
+        weigh.look(learner)
+        looks.append(weigh.stats.means(ids, "odds") * (len(looks) + 1) - before)
+    assert float(torch.stack(looks).abs().max()) <= CERTAIN + 1e-9
+    mean = torch.stack(looks).mean(0)
+    torch.testing.assert_close(weigh.judged(learner, ids), mean.sigmoid())
 
 
 def test_the_head_is_found_by_its_name_or_as_the_last_linear_layer():
@@ -46,7 +54,7 @@ def weighed_like(trainer, right):
     learner = trainer.learner
     learner.arrived = 8
     even = torch.full((16,), 1 / 16)
-    return learner.weigh._weighted(learner, Weighed(torch.zeros(16), even), right).weights
+    return learner.weigh.weighted(learner, Weighed(torch.zeros(16), even), right).weights
 
 
 def test_new_examples_share_what_they_had_by_their_chance_to_be_right():
@@ -59,12 +67,12 @@ def test_new_examples_share_what_they_had_by_their_chance_to_be_right():
     assert weighed_like(trainer, torch.tensor([0.3])).tolist() == [1 / 16] * 16  # a lone new one
 
 
-@pytest.mark.parametrize("influence", [-0.3, 0.0, 0.3])
-def test_with_all_influences_equal_the_update_is_that_of_er_to_the_bit(monkeypatch, influence):
-    def same(features, *_):
-        return torch.full((len(features),), influence)
+def test_with_all_odds_equal_the_update_is_that_of_er_to_the_bit(monkeypatch):
+    def same(features, labels, reference):
+        odds = torch.full((len(labels),), -0.3, dtype=torch.float64)
+        return Judged(odds, (-odds).sigmoid(), labels)
 
-    monkeypatch.setattr(robust, "fresh_head_influence", same)
+    monkeypatch.setattr(robust, "judge_labels", same)
     one = digits("metasp-robust", selection="class-balanced", epochs=3)
     other = digits("er", selection="class-balanced", epochs=3)
     for trainer in (one, other):
@@ -85,26 +93,13 @@ def noise_alone(folder, method):
     return build_trainer(complete(spec, benchmark), benchmark)
 
 
-def test_where_influences_cannot_tell_labels_all_are_learned_as_by_er(tmp_path):
+def test_where_features_cannot_tell_labels_all_are_learned_as_by_er(tmp_path):
     one, other = (noise_alone(tmp_path, method) for method in ("metasp-robust", "er"))
     for trainer in (one, other):
         for _ in trainer.run():
             pass
     for ours, theirs in zip(one.learner.model.parameters(), other.learner.model.parameters()):
         assert torch.equal(ours, theirs)
-    assert one.learner.weigh.tells == 0
-
-
-@pytest.mark.parametrize("tells", [UNASKED, 0, 1])
-def test_what_the_first_look_said_holds_for_the_task_and_is_restored(tells):
-    weigher = digits("metasp-robust").learner.weigh
-    weigher.tells = tells
-    again = digits("metasp-robust").learner.weigh
-    again.tells = 1 - tells
-    again.load_state_dict(weigher.state_dict())
-    assert again.tells == tells
-    again.begin_task(digits("metasp-robust").learner)
-    assert again.tells == UNASKED
 
 
 def noisy_run(**changes):
@@ -211,7 +206,7 @@ def test_it_records_the_influence_of_all_examples_of_a_task_that_has_a_past():
             if looked:
                 break
     learner.influence_stats = measured()
-    learner.weigh._judge(learner)
+    learner.weigh.look(learner)
     head, memory = head_of(learner.model), learner.memory
     rows = torch.arange(3)
     batches = [memory.read(memory.occupied[memory.pinned[memory.occupied]])]

@@ -106,7 +106,7 @@ def test_a_table_of_runs_reports_as_their_directories_do(tmp_path):
             for metric in METRICS:
                 assert one.score(scenario, metric) == other.score(scenario, metric)
     names = pq.read_schema(table).names
-    assert {"run", "method.alpha", "influence.strict", "class_il.matrix"} <= {*names}
+    assert {"run", "method.alpha", "influence.weigh_from", "class_il.matrix"} <= {*names}
     assert len(gather([table, runs]).records) == 3
     pq.write_table(pa.table({"id": [1]}), tmp_path / "other.parquet")
     with pytest.raises(UserError, match="not a table of runs"):

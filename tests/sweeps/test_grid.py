@@ -202,9 +202,9 @@ def test_influence_is_an_axis_whose_settings_go_to_the_points_that_have_it():
     assert [s.settings.get("influence.gamma") for s in found] == 2 * [None, 0.5, 0.5]
     with pytest.raises(UserError, match=r"method.gamma in my.toml is a setting of metasp, "):
         expand(parse({"method.gamma": 0.5, "grid": {"method": ["er"]}}, "my.toml"))
-    table = {"method": "derpp", "influence": "robust", "influence.easiest": 5}
+    table = {"method": "derpp", "influence": "robust", "influence.weigh_from": 5}
     (spec,) = expand(parse({"grid": {"method": [table]}}, "my.toml"))
-    assert (spec.influence, spec.settings) == ("robust", {"influence.easiest": 5})
+    assert (spec.influence, spec.settings) == ("robust", {"influence.weigh_from": 5})
 
 
 def test_best_is_the_recommended_method_and_selection():

@@ -154,7 +154,7 @@ def spec_options(function: Command) -> Command:
     method_option = click.option(
         "--set", "settings", multiple=True, metavar="NAME=VALUE",
         help="A setting of the method, such as alpha=0.3, or of the added influence, such as "
-        "influence.strict=0.1; `metasp list methods NAME` lists them.",
+        "influence.gamma=0.5; `metasp list methods NAME` lists them.",
     )  # fmt: skip
     return combined(*(field_option(name, fields[name]) for name in names), method_option)(function)
 

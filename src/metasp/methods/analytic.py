@@ -17,7 +17,7 @@ from metasp.errors import UserError
 from metasp.example_stats import Update
 from metasp.methods.base import Method, Phase
 from metasp.methods.context import Scoring, Step, TrainingContext
-from metasp.methods.odds import judge_labels
+from metasp.methods.label_model import Reference, judge_labels
 from metasp.methods.settings import AnalyticSettings, RidgeSettings
 from metasp.stateful import below, under
 from metasp.trees import Tree, one_tensor
@@ -231,8 +231,9 @@ class AnalyticHead(Method):
 
 def right_by(scores: Tensor, labels: Tensor, verified: Tensor) -> Tensor:
     """Return how likely the labels (n,) are right by scores (n, classes); 1 where unknown."""
-    sure = scores[verified], labels[verified]
-    judged = judge_labels(scores, labels, *sure)
+    scores = scores - scores.mean(1, keepdim=True)  # only differences say anything
+    reference = Reference(scores[verified], labels[verified], verified[verified])
+    judged = judge_labels(scores, labels, reference)
     return (1 - judged.wrong).nan_to_num(nan=1.0)
 
 

@@ -4,7 +4,7 @@ or without any new example."""
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from metasp.errors import UserError
 from metasp.example_stats import NO_IDS
 from metasp.methods.base import Method, Phase, rehearsal_phase
 from metasp.methods.context import Step, TrainingContext, Weighed, Weigher, unweighed
-from metasp.methods.label_model import class_means, goal_of_task, seen_by
+from metasp.methods.label_model import goal_in_memory, seen_by
 from metasp.methods.losses import Objective
 from metasp.methods.settings import (
     KNNFilterSettings,
@@ -25,17 +25,6 @@ from metasp.methods.settings import (
 from metasp.types import Batch, Task
 
 AT_ONCE = 512  # examples whose distances to all others are held at a time
-
-
-class Filter(Method):
-    """Experience replay whose new examples weigh one or zero."""
-
-    weighted_sum = True
-    needs = ("boundaries", "classes")
-    selection = "judged"
-
-    def step(self, new: Batch, phase: Phase) -> Step:
-        return self.learner.update(self.learner.with_replay(new))
 
 
 class FilterWeights(Weigher):
@@ -70,15 +59,6 @@ class FilterWeights(Weigher):
 
     def judged(self, learner: TrainingContext, ids: Tensor) -> Tensor | None:
         return torch.isin(ids, self.clean(learner)).double()
-
-
-@final
-class LossFilter(Filter):
-    Settings = LossFilterSettings
-
-    @classmethod
-    def weigher(cls, learner: TrainingContext, settings: LossFilterSettings) -> Weigher:
-        return LowLoss(settings)
 
 
 class LowLoss(FilterWeights):
@@ -120,15 +100,6 @@ class LowLoss(FilterWeights):
         return ids[clean]
 
 
-@final
-class PrototypeFilter(Filter):
-    Settings = PrototypeFilterSettings
-
-    @classmethod
-    def weigher(cls, learner: TrainingContext, settings: PrototypeFilterSettings) -> Weigher:
-        return NearestMean(settings)
-
-
 class NearestMean(FilterWeights):
     """Call clean what carries the label of the nearest class mean, in the network's features. The
     mean of a class is that of its verified examples; without any, of all examples of the task
@@ -137,20 +108,18 @@ class NearestMean(FilterWeights):
     def clean(self, learner: TrainingContext) -> Tensor:
         current = learner.current
         assert current is not None
-        seen = seen_by(learner, current)
-        means = class_means(goal_of_task(learner, seen, torch.zeros(len(current)), easiest=1.0))
-        distance = torch.cdist(seen.features, means.features)
-        nearest = distance.masked_fill(~means.known, torch.inf).argmin(1)
-        return current.ids[nearest == current.labels.cpu()]
-
-
-@final
-class KNNFilter(Filter):
-    Settings = KNNFilterSettings
-
-    @classmethod
-    def weigher(cls, learner: TrainingContext, settings: KNNFilterSettings) -> Weigher:
-        return NearestNeighbours(settings)
+        features, labels = seen_by(learner, current).features, current.labels.cpu()
+        goal = goal_in_memory(learner, without=labels)
+        stands, standing = features, labels
+        if goal is not None:
+            unverified = ~torch.isin(labels, goal.labels)
+            stands = torch.cat([features[unverified], goal.seen.features])
+            standing = torch.cat([labels[unverified], goal.labels])
+        classes = torch.tensor(sorted({*standing.tolist()}))
+        members = torch.searchsorted(classes, standing)
+        sums = features.new_zeros(len(classes), features.shape[1]).index_add_(0, members, stands)
+        means = sums / members.bincount()[:, None]
+        return current.ids[classes[torch.cdist(features, means).argmin(1)] == labels]
 
 
 class NearestNeighbours(FilterWeights):
@@ -184,21 +153,11 @@ def neighbours_agree(features: Tensor, labels: Tensor, count: int) -> Tensor:
     return torch.cat(agrees)
 
 
-@final
-class VerifiedOnly(Filter):
-    """Learns from the verified examples in memory, and from nothing else."""
-
-    @classmethod
-    def weigher(cls, learner: TrainingContext, settings: Settings) -> Weigher:
-        return NothingNew()
-
-    def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
-        """Return one phase of rehearsal: an epoch without replay has nothing verified."""
-        return [rehearsal_phase(self.learner, task.train, self.learner.plan.epochs)]
-
-
 class NothingNew(Weigher):
     """New examples do not count; what is replayed has their share too."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
     def __call__(self, learner: TrainingContext, objective: Objective) -> Weighed:
         if objective.batch.size == learner.arrived:
@@ -225,3 +184,49 @@ def lowest(values: Tensor, part: float) -> Tensor:
     chosen = torch.zeros(len(values), dtype=torch.bool)
     chosen[values.nan_to_num(nan=torch.inf).argsort(stable=True)[:count]] = True
     return chosen
+
+
+class Filter(Method):
+    """Experience replay whose new examples weigh one or zero, by `Weights` of the settings."""
+
+    Weights: ClassVar[type[Any]]  #: a kind of Weigher
+    weighted_sum = True
+    needs = ("boundaries", "classes")
+    selection = "judged"
+
+    @classmethod
+    def weigher(cls, learner: TrainingContext, settings: Any) -> Weigher:
+        weights: Weigher = cls.Weights(settings)
+        return weights
+
+    def step(self, new: Batch, phase: Phase) -> Step:
+        return self.learner.update(self.learner.with_replay(new))
+
+
+@final
+class LossFilter(Filter):
+    Settings = LossFilterSettings
+    Weights = LowLoss
+
+
+@final
+class PrototypeFilter(Filter):
+    Settings = PrototypeFilterSettings
+    Weights = NearestMean
+
+
+@final
+class KNNFilter(Filter):
+    Settings = KNNFilterSettings
+    Weights = NearestNeighbours
+
+
+@final
+class VerifiedOnly(Filter):
+    """Learns from the verified examples in memory, and from nothing else."""
+
+    Weights = NothingNew
+
+    def phases(self, task: Task, seen: Sequence[Task]) -> Sequence[Phase]:
+        """Return one phase of rehearsal: an epoch without replay has nothing verified."""
+        return [rehearsal_phase(self.learner, task.train, self.learner.plan.epochs)]

@@ -240,20 +240,6 @@ class MIRSettings(Settings):
 
 
 class RobustSettings(Settings):
-    easiest: float = setting(
-        0.2, "Share of a class that represents it if none is verified.", min=0, max=1
-    )
-    decisive: float = setting(
-        4.0,
-        "Factor on the evidence for a label; 1: the weight is the chance that it is right.",
-        min=0,
-    )
-    strict: float = setting(
-        0.05,
-        "Share of wrong labels above which only the better half of a class is learned.",
-        min=0,
-        max=1,
-    )
     weigh_from: int = setting(2, "First epoch of a task whose examples are weighed.", min=2)
     shuffle_influence: bool = setting(
         False, "Control: shuffle the weights within each batch.", shown_as="shuffled"

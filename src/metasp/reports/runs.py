@@ -30,7 +30,7 @@ EXPORTED = ("seconds", "environment", "diverged")  # of a result, beside the acc
 class Record:
     """One finished run.
 
-    `spec` is flat: fields by name, settings as `method.alpha` and `influence.strict`, without what
+    `spec` is flat: fields by name, settings as `method.alpha` and `influence.gamma`, without what
     is None. `defaults` holds the defaults of its method under the same names, and as
     `schedule.NAME` those that divide the epochs."""
 
