@@ -154,6 +154,12 @@ class RunSpec(TrainingSpec):
         shown_as="{} verified",
     )
     exclude: tuple[int, ...] = of_labels((), "Train ids to leave out.")
+    weightless: tuple[int, ...] = of_labels(
+        (),
+        "Train ids that count nothing in the updates of the run without this setting, whose "
+        "decisions are kept; see `metasp what-if`.",
+        owner="run",
+    )
     relabel: tuple[tuple[int, int], ...] = of_labels(
         (), "Ids of train examples with the class that each is."
     )

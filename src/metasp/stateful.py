@@ -2,13 +2,15 @@
 restored and forgotten."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from metasp import trees
 from metasp.types import Batch, State
+
+Value = TypeVar("Value")
 
 
 @runtime_checkable
@@ -89,7 +91,7 @@ def under(name: str, state: Mapping[str, Tensor]) -> State:
     return {f"{name}/{key}": tensor for key, tensor in state.items()}
 
 
-def below(name: str, state: Mapping[str, Tensor]) -> State:
+def below(name: str, state: Mapping[str, Value]) -> dict[str, Value]:
     """Return the state of a part out of that of the whole."""
     start = f"{name}/"
     return {key[len(start) :]: t for key, t in state.items() if key.startswith(start)}

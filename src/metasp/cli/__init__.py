@@ -23,6 +23,7 @@ COMMANDS = {
     "memory": "List what a run's memory holds, or make it forget examples.",
     "suspects": "List the examples most likely mislabelled.",
     "why": "Which examples of a run raised or lowered its final losses.",
+    "what-if": "Make a run again without some of its examples.",
     "compare": "What changed from one run to another on the same data.",
 }
 PLACES = {"run": "run:run", "resume": "run:resume", "report": "report:report",

@@ -102,6 +102,14 @@ class RunWriter:
         with writing(self.run):
             self.manifest.store(self.run, name, content)
 
+    def begin_with(self, files: Mapping[str, bytes], log: bytes) -> None:
+        """Begin a new run with what another one had stored by a checkpoint, which follows."""
+        for name, content in files.items():
+            self.keep_file(name, content)
+        with writing(self.run):
+            self._log.write(log)
+            self._log_digest.update(log)
+
     def checkpoint(self, arrays: Arrays, numbers: Mapping[str, Any], keep: bool = False) -> None:
         """Store a state, and the length of the log that belongs to it. With `keep` it stays when
         later ones come."""

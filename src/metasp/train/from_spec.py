@@ -35,6 +35,7 @@ from metasp.train.early_stopping import PATIENCE, Stopping
 from metasp.train.optimizers import OPTIMIZERS, LearningRate, check_momentum
 from metasp.train.skipping import Skipping
 from metasp.train.trainer import Trainer
+from metasp.train.watching import ReweightedTrainer
 from metasp.trees import call
 from metasp.types import CROSS_ENTROPY, Streams
 
@@ -343,7 +344,11 @@ def build_trainer(
     rate = LearningRate(spec.lr_drop_at, spec.lr_drop)
     # Only a control may know how many labels are wrong.
     told = benchmark.wrong_shares if getattr(chosen.settings, "told", False) else ()
-    trainer = Trainer(learner, chosen, list(tasks), rate, told=told)
+    kind = ReweightedTrainer if spec.weightless else Trainer
+    trainer = kind(learner, chosen, list(tasks), rate, told=told)
+    if isinstance(trainer, ReweightedTrainer):
+        gone = torch.tensor(spec.weightless)
+        trainer.reweight(lambda ids: (~torch.isin(ids, gone)).double())
     trainer.stopping, trainer.skipping = Stopping(spec.patience), Skipping(spec.skip_corrupt)
     trainer.test_every = spec.test_every
     return trainer

@@ -1,20 +1,25 @@
 """Watch the updates of a run, and train beside it with other weights of its examples."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.events import Event, StepTaken, TaskFinished, Validated
+from metasp.events import Event, Noted, StepTaken, TaskFinished, Validated
 from metasp.methods.context import TrainingContext, WeightedRows
-from metasp.stateful import below, under
+from metasp.stateful import HasState, Stateful
+from metasp.train.evaluate import evaluate
 from metasp.train.optimizers import OptimizerState
 from metasp.train.trainer import Trainer
 from metasp.trees import call
-from metasp.types import State
+from metasp.types import State, Task
+
+Scores = tuple[float, float]
+Value = TypeVar("Value")
 
 Factors = Callable[[Tensor], Tensor]
 """Ids (r,) to what multiplies the weights of their rows (r,)."""
@@ -43,20 +48,22 @@ class WatchedRun:
         self.trainer, self.watchers = trainer, watchers
         self.model = trainer.learner.model
         self._after = weights_of(self.model)
-        self._marked: list[Tensor] = []
+        best = trainer.stopping.weights  # of a run that goes on after it was stopped
+        names = [name for name, _ in self.model.named_parameters()]
+        self._marked = [best[name].clone() for name in names if best]
         self._updating = False
         trainer.learner.watch = self._update
 
-    def events(self) -> Iterator[Event]:
-        """Train to the end from wherever the trainer stands."""
-        for event in self.trainer.run():
+    def events(self, run: Iterator[Event]) -> Iterator[Event]:
+        """Yield the events of the trainer's run."""
+        for event in run:
             if isinstance(event, StepTaken) and self._updating:
                 self._after, self._updating = weights_of(self.model), False
             if isinstance(event, Validated) and event.lowest:
                 self._marked = self._after
                 for watcher in self.watchers:
                     watcher.mark()
-            if isinstance(event, TaskFinished):
+            if isinstance(event, Noted | TaskFinished):
                 self._look_for_changes()
             yield event
 
@@ -92,9 +99,11 @@ def same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
     return len(one) == len(two) and all(map(torch.equal, one, two))
 
 
-class ReweightedModel:
+class ReweightedModel(Stateful):
     """A network that takes the updates of a run with other weights of its examples; all that the
     run decides (rows, order, stored outputs, weights by influence) stays."""
+
+    stored = ("marked",)
 
     def __init__(self, learner: TrainingContext, factors: Factors) -> None:
         self.learner, self.factors = learner, factors
@@ -130,13 +139,39 @@ class ReweightedModel:
         if not marked:
             self.optimizer.state.clear()
 
-    def state_dict(self) -> State:
-        """Return network, optimizer and the marked network, as tensors by name."""
-        parts = under("model", self.model.state_dict()) | under("marked", self.marked)
-        return parts | under("optimizer", OptimizerState(self.optimizer).state_dict())
 
-    def load_state_dict(self, state: State, /) -> Any:
-        """Stand where `state` was taken."""
-        self.model.load_state_dict(below("model", state))
-        OptimizerState(self.optimizer).load_state_dict(below("optimizer", state))
-        self.marked = {key: t.clone() for key, t in below("marked", state).items()}
+class ReweightedTrainer(Trainer):
+    """Trains a network in which some examples have other weights, beside one that decides all else
+    as the run without this would. Tests and checkpoints are of the reweighted network."""
+
+    def reweight(self, factors: Factors) -> None:
+        """Begin to train the network with these factors of the weights; call it before `run`."""
+        self.beside = ReweightedModel(self.learner, factors)
+        self.score = self._score
+
+    def run(self) -> Iterator[Event]:
+        """Train to the end from wherever both networks stand."""
+        return WatchedRun(self, [self.beside]).events(super().run())
+
+    def parts(self) -> dict[str, HasState]:
+        """Return the parts of a run: `model` and `optimizer` are the reweighted ones."""
+        deciding = super().parts()
+        parts: dict[str, HasState] = {
+            "model": self.beside.model,
+            "optimizer": OptimizerState(self.beside.optimizer),
+            "beside": self.beside,
+        }
+        return {**deciding, **{DECIDING + name: deciding[name] for name in TRAINED}, **parts}
+
+    def _score(self, learner: TrainingContext, task: Task, seen: Sequence[int]) -> Scores:
+        return evaluate(replace(learner, model=self.beside.model, scored_by=None), task, seen)
+
+
+TRAINED = ("model", "optimizer")
+DECIDING = "deciding-"  # begins the names of the parts that decide
+
+
+def as_start(tensors: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the state of a run without other weights as one from which they begin."""
+    pairs = [(name, value) for name, value in tensors.items() if name.split("/")[0] in TRAINED]
+    return {**tensors, **{DECIDING + name: value for name, value in pairs}}

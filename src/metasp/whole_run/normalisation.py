@@ -1,7 +1,8 @@
 """BatchNorm as a function that can be differentiated for its running statistics too."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,11 +37,8 @@ def batch_statistics(model: nn.Module) -> Iterator[tuple[Named, dict[str, float]
     names of the buffers. running' = (1 − rate) running + rate × statistic."""
     statistics: Named = {}
     rates: dict[str, float] = {}
-    hooks = []
 
-    def collect(name: str, layer: _BatchNorm, inputs: tuple[Any, ...]) -> None:
-        if not layer.training:
-            return
+    def collect(name: str, layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0]
         axes = [axis for axis in range(x.dim()) if axis != 1]
         count = int(layer.num_batches_tracked or 0) + 1
@@ -48,37 +46,29 @@ def batch_statistics(model: nn.Module) -> Iterator[tuple[Named, dict[str, float]
         for kind, value in zip(RUNNING, (x.mean(axes), x.var(axes, unbiased=True))):
             statistics[f"{name}.{kind}"], rates[f"{name}.{kind}"] = value, rate
 
-    for name, layer in normalisers(model).items():
-
-        def hook(layer: Any, inputs: tuple[Any, ...], name: str = name) -> None:
-            collect(name, layer, inputs)
-
-        hooks.append(layer.register_forward_pre_hook(hook))
-    try:
+    with hooked(model, collect, before=True):
         yield statistics, rates
-    finally:
-        for handle in hooks:
-            handle.remove()
 
 
 @contextmanager
 def by_running_statistics(model: nn.Module, running: Named) -> Iterator[None]:
     """Normalise by these running statistics, written out, so that their graph stays alive."""
-    hooks = []
 
-    def hook_of(name: str) -> Any:
-        def normalised(layer: _BatchNorm, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            shape = (1, -1, *[1] * (output.dim() - 2))
-            mean, variance = (running[f"{name}.{kind}"].view(shape) for kind in RUNNING)
-            y = (inputs[0] - mean) * torch.rsqrt(variance + layer.eps)
-            return y * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else y
+    def normalised(name: str, layer: _BatchNorm, inputs: tuple[Tensor, ...], _: Tensor) -> Tensor:
+        shape = (1, -1, *[1] * (inputs[0].dim() - 2))
+        mean, variance = (running[f"{name}.{kind}"].view(shape) for kind in RUNNING)
+        y = (inputs[0] - mean) * torch.rsqrt(variance + layer.eps)
+        return y * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else y
 
-        return normalised
-
-    for name, layer in normalisers(model).items():
-        hooks.append(layer.register_forward_hook(hook_of(name)))
-    try:
+    with hooked(model, normalised, before=False):
         yield
-    finally:
-        for handle in hooks:
-            handle.remove()
+
+
+@contextmanager
+def hooked(model: nn.Module, hook: Callable[..., Any], before: bool) -> Iterator[None]:
+    """Call a hook, with its name, before or after each layer that keeps running statistics."""
+    with ExitStack() as stack:
+        for name, layer in normalisers(model).items():
+            kind = "register_forward_pre_hook" if before else "register_forward_hook"
+            stack.enter_context(getattr(layer, kind)(partial(hook, name)))
+        yield

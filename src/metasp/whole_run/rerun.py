@@ -14,7 +14,6 @@ from torch import nn
 from metasp.data import Benchmark, load_benchmark
 from metasp.errors import UserError
 from metasp.events import StepTaken
-from metasp.influence.checks import check_functional
 from metasp.methods import METHODS, method_named
 from metasp.spec import RunSpec
 from metasp.store import RunDir
@@ -66,8 +65,6 @@ class Rerun:
     def trainer(self, moment: Moment | None = None) -> Trainer:
         """Return a trainer at the start, or as it stood at a moment. It does not test."""
         trainer = build_trainer(self.spec, self.benchmark)
-        check_functional(trainer.learner.model)
-        check_modules(trainer.learner.model)
         trainer.score = lambda learner, task, seen: (0.0, 0.0)
         if moment is not None:
             trainer.restore(moment.tensors, moment.position)
@@ -92,7 +89,7 @@ class Rerun:
         total = sum(count for count, _ in trainer.remaining().values())
         stretch, steps = max(1, round(math.sqrt(total))), 0
         moments = [moment_of(trainer, 0)]
-        for event in WatchedRun(trainer, watchers(trainer)).events():
+        for event in WatchedRun(trainer, watchers(trainer)).events(trainer.run()):
             if isinstance(event, StepTaken):
                 steps += 1
                 tell(steps / max(1, total))
@@ -130,19 +127,16 @@ def check_differentiable(spec: RunSpec) -> None:
             f"the updates of method {spec.method!r} are no weighted sum of the losses of their "
             f"rows, which the influence of a whole run needs: use {able}."
         )
+    if spec.weightless:
+        raise UserError(
+            "some examples of this run count nothing: look at the run that it was made of."
+        )
     if spec.precision == "bf16":
         raise UserError("a run in bf16 is not smooth enough: train it with --precision fp32.")
     if spec.backbone == OWN:
         raise UserError(
             "this run has a model of its own, and code is never stored: use a built-in backbone."
         )
-
-
-def check_modules(model: nn.Module) -> None:
-    """Refuse layers whose random draws are not replayed."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise UserError("a network with dropout cannot be differentiated: set its p to 0.")
 
 
 def moment_of(trainer: Trainer, steps: int) -> Moment:
