@@ -8,7 +8,7 @@ import torch
 from metasp.errors import UserError
 from metasp.experiment import prepare
 from metasp.spec import RunSpec
-from metasp.train.watching import ReweightedModel
+from metasp.train.reweighting import ReweightedModel
 from metasp.whole_run.backwards import walk
 from metasp.whole_run.queries import losses_of, queries_of
 from metasp.whole_run.rerun import Rerun, check_differentiable

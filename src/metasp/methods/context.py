@@ -90,6 +90,22 @@ class WeightedRows:
     clip_norm: float | None = None
 
 
+class Watcher(Protocol):
+    """Is shown what happens to the weights of a run's network, in order."""
+
+    def update(self, rows: WeightedRows) -> None:
+        """See the rows of an update just before the step."""
+        ...
+
+    def mark(self) -> None:
+        """Note that the network as it is may come back."""
+        ...
+
+    def set_weights(self, marked: bool) -> None:
+        """See the network that was set back to what was marked last, or else drawn anew."""
+        ...
+
+
 Weigh = Callable[["TrainingContext", Objective], Weighed]
 """Gives each row of an objective its weight in the update."""
 
@@ -143,7 +159,7 @@ class TrainingContext:
     arrived: how many rows of a step's batch are new; they come first.
     influence_stats: influences measured in this task; training_stats: how its examples fared.
     told: the true share of wrong labels by class, for controls alone.
-    watch: is shown the rows of every update just before the step.
+    watchers: are shown every update just before the step, and other changes of the weights.
     notes: messages for the user that have not been shown yet."""
 
     model: nn.Module
@@ -173,7 +189,7 @@ class TrainingContext:
     influence_stats: ExampleStats = field(default_factory=lambda: measured())
     training_stats: TrainingStats = field(default_factory=TrainingStats)
     told: Mapping[int | None, float] | None = None
-    watch: Callable[[WeightedRows], None] | None = None
+    watchers: list[Watcher] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def prepare(self, raw: Batch) -> Batch:
@@ -245,8 +261,9 @@ class TrainingContext:
         terms = [Term(terms)] if isinstance(terms, Batch) else terms
         objective = Objective(terms, self.loss_fn, goal)
         weighed = (weigh or self.weigh or unweighed)(self, objective)
-        if self.watch is not None:
-            self.watch(self._rows_of(Objective(terms, self.loss_fn), weighed.weights.detach()))
+        for watcher in self.watchers:
+            objective_anew = Objective(terms, self.loss_fn)
+            watcher.update(self._rows_of(objective_anew, weighed.weights.detach()))
         self.descend((weighed.weights * weighed.losses).sum())
         self._note_update(weighed, objective)
         losses, shares = weighed.losses.detach(), objective.shares

@@ -79,6 +79,8 @@ class GDumb(Method):
         """Forget all that was learned: only the memory goes on."""
         restart(self.learner.model, self.learner.streams["restart"])
         self.learner.optimizer.state.clear()
+        for watcher in self.learner.watchers:
+            watcher.set_weights(marked=False)
 
     def end_task(self, task: Task) -> Placement | None:
         """The memory has decided before it was trained on, unless the task was ended before."""
@@ -92,8 +94,8 @@ class GDumb(Method):
         learner, settings = self.learner, self.settings
         batch = learner.prepare_replay(new)
         inputs, other, share = cutmix(batch.inputs, settings.cutmix, learner.streams["cutmix"])
-        if learner.watch is not None:
-            learner.watch(self.rows_of(batch, inputs, other, share))
+        for watcher in learner.watchers:
+            watcher.update(self.rows_of(batch, inputs, other, share))
         outputs = learner.outputs(inputs)
         losses = share * learner.loss_fn(outputs, batch.labels)
         losses = losses + (1 - share) * learner.loss_fn(outputs, batch.labels[other])

@@ -33,9 +33,9 @@ from metasp.methods.weighting import InfluenceWeights
 from metasp.spec import RunSpec, TrainingSpec
 from metasp.train.early_stopping import PATIENCE, Stopping
 from metasp.train.optimizers import OPTIMIZERS, LearningRate, check_momentum
+from metasp.train.reweighting import ReweightedTrainer
 from metasp.train.skipping import Skipping
 from metasp.train.trainer import Trainer
-from metasp.train.watching import ReweightedTrainer
 from metasp.trees import call
 from metasp.types import CROSS_ENTROPY, Streams
 

@@ -167,12 +167,16 @@ class Trainer(Stateful):
         losses = [over_task(self.learner, examples, self.learner.losses) for examples in held]
         loss = float(torch.cat(losses).double().mean())
         lowest = self.stopping.look(self.learner.model, loss, epoch)
+        for watcher in self.learner.watchers if lowest else ():
+            watcher.mark()
         yield Validated(task.index, epoch, loss, lowest)
 
     def _keep_best(self, phase: Phase, epochs: int, done_epochs: int) -> None:
         """Go back to the best weights of a phase whose last epochs did not lower the loss."""
         best, whole = self.stopping, phase.epochs
         best.keep(self.learner.model)
+        for watcher in self.learner.watchers:
+            watcher.set_weights(marked=True)
         stopped = f"stopped after {epochs} of {whole} epochs ({phase.kind}); "
         self.learner.notes.append(
             f"{stopped if epochs < whole else ''}the loss on held-out examples was lowest after "

@@ -29,31 +29,17 @@ from metasp.whole_run.rerun import Moment, Progress, Rerun
 
 @dataclass
 class Adjoint:
-    """Derivatives of the final losses, (queries, *shape) by name: for the parameters, the running
-    statistics, and the optimizer's state where they depend on it."""
+    """Derivatives of the final losses, (queries, *shape) by name: for the parameters and running
+    statistics of the network, and for the optimizer's state where they depend on it."""
 
-    theta: Named
-    running: Named
+    network: Named
     state: dict[str, Any] = field(default_factory=dict)
 
     @property
     def norms(self) -> Tensor:
-        """Return the norm for the parameters, (queries,)."""
-        squares = [tensor.flatten(1).square().sum(1) for tensor in self.theta.values()]
+        """Return the norm for the network, (queries,)."""
+        squares = [tensor.flatten(1).square().sum(1) for tensor in self.network.values()]
         return torch.stack(squares).sum(0).sqrt()
-
-    def add(self, other: "Adjoint") -> None:
-        """Add those for parameters and running statistics of another one."""
-        for part, more in ((self.theta, other.theta), (self.running, other.running)):
-            for name, tensor in more.items():
-                part[name] = part[name] + tensor
-
-    def taken(self) -> "Adjoint":
-        """Return those for parameters and running statistics, and go on with zeros."""
-        taken = Adjoint(dict(self.theta), dict(self.running))
-        self.theta = {k: torch.zeros_like(t) for k, t in self.theta.items()}
-        self.running = {k: torch.zeros_like(t) for k, t in self.running.items()}
-        return taken
 
 
 @dataclass(frozen=True)
@@ -147,9 +133,9 @@ def walk(rerun: Rerun, queries: Sequence[Query], tell: Progress = lambda done: N
         ids = torch.unique(torch.cat([task.ids for task in trainer.tasks]))
         zeros = torch.zeros(len(queries), len(ids), dtype=torch.float64)
         found = Derivatives(ids, zeros, zeros.clone())
-        adjoint = Adjoint(*slopes_of(learner, learner.model, queries))
+        adjoint = Adjoint(slopes_of(learner, learner.model, queries))
         found.norms.append(adjoint.norms)
-        returns: dict[int, list[Adjoint]] = defaultdict(list)
+        returns: dict[int, list[Named]] = defaultdict(list)
         model, total = copy.deepcopy(learner.model).train(), moments[-1].steps + 1
         number = first.count
         went_back(first.changes, number, adjoint, returns)
@@ -157,7 +143,7 @@ def walk(rerun: Rerun, queries: Sequence[Query], tell: Progress = lambda done: N
             end = moments[at + 1].steps if at + 1 < len(moments) else None
             for update in reversed(recorded(rerun, moments[at], end)):
                 for waiting in returns.pop(number, ()):
-                    adjoint.add(waiting)
+                    adjoint.network = {k: t + waiting[k] for k, t in adjoint.network.items()}
                 adjoint, slopes = step_back(model, update, adjoint)
                 found.add(update.rows, slopes)
                 found.norms.append(adjoint.norms)
@@ -171,21 +157,22 @@ def went_back(
     changes: Mapping[int, int | None],
     number: int,
     adjoint: Adjoint,
-    returns: dict[int, list[Adjoint]],
+    returns: dict[int, list[Named]],
 ) -> None:
     """Where the network was set to other weights between two updates: what depends on them waits
     until the walk comes to where they are from; on new ones nothing does."""
     if number in changes:
-        waiting, source = adjoint.taken(), changes[number]
+        source = changes[number]
         if source is not None:
-            returns[source].append(waiting)
+            returns[source].append(adjoint.network)
+        adjoint.network = {name: torch.zeros_like(t) for name, t in adjoint.network.items()}
 
 
 def recorded(rerun: Rerun, moment: Moment, end: int | None) -> list[Recorded]:
     """Train again from a moment up to a number of steps, and return the updates on the way."""
     trainer = rerun.trainer(moment)
     recorder = Recorder(trainer.learner, keep=True)
-    trainer.learner.watch = recorder.update
+    trainer.learner.watchers = [recorder]
     steps = moment.steps
     for event in trainer.run():
         steps += isinstance(event, StepTaken)
@@ -211,19 +198,19 @@ def step_back(model: nn.Module, update: Recorded, after: Adjoint) -> tuple[Adjoi
     plan = plan.restrict(grads)
     taken = plan.step(plan.params, {k: g.detach() for k, g in grads.items()}, plan.update.state)
     state = {name: after.state[name] for name in grads if name in after.state}
-    adjoint = taken.back({name: after.theta[name] for name in grads}, state, True)
-    goals = {name: rates[name] * after.running[name] for name in statistics}
+    adjoint = taken.back({name: after.network[name] for name in grads}, state, True)
+    goals = {name: rates[name] * after.network[name] for name in statistics}
     slopes, moved = products(
         [*grads.values(), *statistics.values()],
         [*adjoint.gradient.values(), *goals.values()],
         ones,
         leaves,
     )
-    theta = {**after.theta, **{name: adjoint.theta[name] for name in grads}}
+    stayed = {name: (1 - rate) * after.network[name] for name, rate in rates.items()}
+    before = {**after.network, **stayed, **{name: adjoint.theta[name] for name in grads}}
     for name, part in zip(update.plan.params, moved):
-        theta[name] = theta[name] if part is None else theta[name] + part
-    kept = {name: (1 - rates.get(name, 0.0)) * t for name, t in after.running.items()}
-    return Adjoint(theta, kept, before_first_step(plan, adjoint.state)), slopes
+        before[name] = before[name] if part is None else before[name] + part
+    return Adjoint(before, before_first_step(plan, adjoint.state)), slopes
 
 
 def products(

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from metasp.train import Trainer
-from metasp.train.watching import Factors, ReweightedModel
+from metasp.train.reweighting import Factors, ReweightedModel
 from metasp.types import Streams
 from metasp.whole_run.backwards import Derivatives
 from metasp.whole_run.queries import Query, losses_of

@@ -83,14 +83,12 @@ def losses_of(learner: TrainingContext, model: nn.Module, queries: Sequence[Quer
     return torch.stack(losses).cpu()
 
 
-def slopes_of(
-    learner: TrainingContext, model: nn.Module, queries: Sequence[Query]
-) -> tuple[Named, Named]:
-    """Return the derivatives of the queries' losses for the parameters and for the running
-    statistics of BatchNorm, each (queries, *shape) by name."""
+def slopes_of(learner: TrainingContext, model: nn.Module, queries: Sequence[Query]) -> Named:
+    """Return the derivatives of the queries' losses for the parameters, and for the running
+    statistics of BatchNorm, (queries, *shape) by name."""
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    running = {k: t.detach().clone() for k, t in running_statistics(model).items()}
-    read = {**params, **{name: t.requires_grad_() for name, t in running.items()}}
+    running = {k: t.clone().requires_grad_() for k, t in running_statistics(model).items()}
+    read = {**params, **running}
     slopes = {name: t.new_zeros((len(queries), *t.shape)) for name, t in read.items()}
     with evaluating(model), by_running_statistics(model, running):
         for at, query in enumerate(queries):
@@ -100,4 +98,4 @@ def slopes_of(
                 for name, part in zip(read, parts):
                     if part is not None:
                         slopes[name][at] += part
-    return {k: slopes[k] for k in params}, {k: slopes[k] for k in running}
+    return slopes

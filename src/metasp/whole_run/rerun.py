@@ -15,11 +15,11 @@ from metasp.data import Benchmark, load_benchmark
 from metasp.errors import UserError
 from metasp.events import StepTaken
 from metasp.methods import METHODS, method_named
+from metasp.methods.context import Watcher
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.train import Trainer, build_trainer
 from metasp.train.from_spec import OWN
-from metasp.train.watching import WatchedRun, Watcher
 from metasp.types import State
 
 Progress = Callable[[float], None]
@@ -89,7 +89,8 @@ class Rerun:
         total = sum(count for count, _ in trainer.remaining().values())
         stretch, steps = max(1, round(math.sqrt(total))), 0
         moments = [moment_of(trainer, 0)]
-        for event in WatchedRun(trainer, watchers(trainer)).events(trainer.run()):
+        trainer.learner.watchers = [*watchers(trainer)]
+        for event in trainer.run():
             if isinstance(event, StepTaken):
                 steps += 1
                 tell(steps / max(1, total))

@@ -22,7 +22,7 @@ from metasp.store.files import sha256
 from metasp.store.manifest import read_manifest, stored_content
 from metasp.store.tables import FOLDERS, INFLUENCE, packed, read_table, task_of
 from metasp.train import build_trainer
-from metasp.train.watching import as_start
+from metasp.train.reweighting import as_start
 from metasp.types import Task
 from metasp.whole_run.answer import why
 from metasp.whole_run.queries import losses_of, queries_of

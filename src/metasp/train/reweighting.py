@@ -1,102 +1,23 @@
-"""Watch the updates of a run, and train beside it with other weights of its examples."""
+"""Train beside a run with other weights of its examples."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from metasp.errors import UserError
-from metasp.events import Event, Noted, StepTaken, TaskFinished, Validated
 from metasp.methods.context import TrainingContext, WeightedRows
-from metasp.stateful import HasState, Stateful
+from metasp.stateful import HasState, Stateful, Value
 from metasp.train.evaluate import evaluate
 from metasp.train.optimizers import OptimizerState
 from metasp.train.trainer import Trainer
 from metasp.trees import call
 from metasp.types import State, Task
 
-Scores = tuple[float, float]
-Value = TypeVar("Value")
-
 Factors = Callable[[Tensor], Tensor]
 """Ids (r,) to what multiplies the weights of their rows (r,)."""
-
-
-class Watcher(Protocol):
-    """Is shown what happens to the weights of a run's network, in order."""
-
-    def update(self, rows: WeightedRows) -> None:
-        """See the rows of an update just before the step."""
-        ...
-
-    def mark(self) -> None:
-        """Note that the network as it is may come back."""
-        ...
-
-    def set_weights(self, marked: bool) -> None:
-        """See the network set back to what was marked last, or else drawn anew."""
-        ...
-
-
-class WatchedRun:
-    """A trainer with watchers. Raises where its network changes in another way than by updates."""
-
-    def __init__(self, trainer: Trainer, watchers: Sequence[Watcher]) -> None:
-        self.trainer, self.watchers = trainer, watchers
-        self.model = trainer.learner.model
-        self._after = weights_of(self.model)
-        best = trainer.stopping.weights  # of a run that goes on after it was stopped
-        names = [name for name, _ in self.model.named_parameters()]
-        self._marked = [best[name].clone() for name in names if best]
-        self._updating = False
-        trainer.learner.watch = self._update
-
-    def events(self, run: Iterator[Event]) -> Iterator[Event]:
-        """Yield the events of the trainer's run."""
-        for event in run:
-            if isinstance(event, StepTaken) and self._updating:
-                self._after, self._updating = weights_of(self.model), False
-            if isinstance(event, Validated) and event.lowest:
-                self._marked = self._after
-                for watcher in self.watchers:
-                    watcher.mark()
-            if isinstance(event, Noted | TaskFinished):
-                self._look_for_changes()
-            yield event
-
-    def _update(self, rows: WeightedRows) -> None:
-        self._look_for_changes()
-        for watcher in self.watchers:
-            watcher.update(rows)
-        self._updating = True
-
-    def _look_for_changes(self) -> None:
-        """Tell the watchers where the network has changed since the last update."""
-        now = weights_of(self.model)
-        if same(now, self._after):
-            return
-        marked = same(now, self._marked)
-        if not marked and self.trainer.learner.optimizer.state:
-            raise UserError(
-                "the network of this run changes in other ways than by its updates, so that its "
-                "final losses cannot be differentiated: use a method such as er."
-            )
-        for watcher in self.watchers:
-            watcher.set_weights(marked)
-        self._after = now
-
-
-def weights_of(model: nn.Module) -> list[Tensor]:
-    """Return copies of the parameters."""
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
-    """Return whether two lists of tensors have the same values."""
-    return len(one) == len(two) and all(map(torch.equal, one, two))
 
 
 class ReweightedModel(Stateful):
@@ -148,10 +69,7 @@ class ReweightedTrainer(Trainer):
         """Begin to train the network with these factors of the weights; call it before `run`."""
         self.beside = ReweightedModel(self.learner, factors)
         self.score = self._score
-
-    def run(self) -> Iterator[Event]:
-        """Train to the end from wherever both networks stand."""
-        return WatchedRun(self, [self.beside]).events(super().run())
+        self.learner.watchers.append(self.beside)
 
     def parts(self) -> dict[str, HasState]:
         """Return the parts of a run: `model` and `optimizer` are the reweighted ones."""
@@ -163,7 +81,9 @@ class ReweightedTrainer(Trainer):
         }
         return {**deciding, **{DECIDING + name: deciding[name] for name in TRAINED}, **parts}
 
-    def _score(self, learner: TrainingContext, task: Task, seen: Sequence[int]) -> Scores:
+    def _score(
+        self, learner: TrainingContext, task: Task, seen: Sequence[int]
+    ) -> tuple[float, float]:
         return evaluate(replace(learner, model=self.beside.model, scored_by=None), task, seen)
 
 
