@@ -252,7 +252,8 @@ class Execution:
         if self.as_json:
             results = [{"run": str(run.path), **(run.outcome() or {})} for run in self.finished]
             if results:  # none in a process that does not write
-                print(json.dumps(results[0] if len(results) == 1 else {"runs": results}))
+                text = json.dumps(results[0] if len(results) == 1 else {"runs": results})
+                print(json.dumps(json.loads(text, parse_float=short)))
         elif len(self.finished) > 1:
             from metasp.reports.groups import group
             from metasp.reports.notes import Comparison
@@ -263,6 +264,11 @@ class Execution:
             groups = group(gather(run.path for run in self.finished).records)
             tables = terminal(score_tables(groups, Comparison()))
             self.console.print(tables, soft_wrap=True, end="")
+
+
+def short(number: str) -> float:
+    """Return a number with six digits: accuracies are stored from single precision."""
+    return float(f"{float(number):.6g}")
 
 
 def stop_on_signal() -> Callable[[], bool]:
