@@ -156,8 +156,8 @@ def scores_of(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the final scores that are known: every metric of both scenarios."""
     scores: dict[str, float] = {}
     for scenario in SCENARIOS:
-        known = {name: result[scenario][name] for name in METRICS}
-        scores |= {f"{scenario}/{k}": float(v) for k, v in known.items() if v is not None}
+        stored = {name: result[scenario][name] for name in METRICS}
+        scores |= {f"{scenario}/{k}": float(v) for k, v in stored.items() if v is not None}
     return scores
 
 
@@ -259,21 +259,21 @@ class MLflow:
         self.run = run
         self.where, self.client = self.client_of(run)
         self.waiting: list[Any] = []
-        self.known: dict[str, set[int]] = {}  # the steps of each metric that the tool already has
+        self.steps: dict[str, set[int]] = {}  # the steps of each metric that the tool already has
         with reaching(self.where):
             earlier = self._earlier(resumed)
             self.id = earlier or self._start()
             for name in self.client.get_run(self.id).data.metrics if earlier else ():
                 history = self.client.get_metric_history(self.id, name)
-                self.known[name] = {metric.step for metric in history}
+                self.steps[name] = {metric.step for metric in history}
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         for name, value in values.items():
-            if step not in self.known.setdefault(name, set()):
-                self.known[name].add(step)
+            if step not in self.steps.setdefault(name, set()):
+                self.steps[name].add(step)
                 self.waiting.append(Metric(name, value, now, step))
         if len(self.waiting) >= self.AT_ONCE:
             self._send()

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def load(place: str) -> Any:
-    """What "package.module:name" stands for."""
-    module, _, name = place.partition(":")
+def load(target: str) -> Any:
+    """Return what "package.module:name" stands for."""
+    module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def lazily(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`: its public names by the modules that define them."""
+    """Return a package's `__getattr__`: its public names by the modules that define them."""
 
     def find(name: str) -> Any:
         if name not in places:

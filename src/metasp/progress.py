@@ -60,7 +60,7 @@ def follow(events: Iterator[Event], run: Experiment, console: Console) -> None:
 def follow_elsewhere(updates: "Iterator[Update]", run: Experiment, console: Console) -> "Update":
     """Consume what is heard of a run that happens elsewhere, whose files arrive in its directory;
     the last word on it."""
-    told = set() if run.force else {*rows_of(run.directory)}  # what was there is not told again
+    shown = set() if run.force else {*rows_of(run.directory)}  # not once more
     log, read = run.directory.path / "events.jsonl", 0
     with bar_on(console) as bar:
         line, done = bar.add_task("starting", total=1.0, eta=""), 0.0
@@ -68,8 +68,8 @@ def follow_elsewhere(updates: "Iterator[Update]", run: Experiment, console: Cons
             if log.stat().st_mtime_ns != read:  # it may be long
                 read = log.stat().st_mtime_ns
                 for event in rows_of(run.directory):
-                    if event not in told:
-                        told.add(event)
+                    if event not in shown:
+                        shown.add(event)
                         tell(event, len(run.benchmark.tasks), console)
             left = "" if update.left is None else f"{duration(update.left)} left"
             done = max(done, update.fraction)  # a try that begins anew says nothing of it
@@ -100,8 +100,8 @@ def tell(event: Event, tasks: int, console: Console) -> None:
 
 def task_row(event: Evaluated, tasks: int) -> str:
     def percent(values: tuple[float, ...]) -> str:
-        each = " ".join(f"{100 * value:5.1f}" for value in values)
-        return f"[bold]{100 * sum(values) / len(values):5.1f}[/] ({each})"
+        accuracies = " ".join(f"{100 * value:5.1f}" for value in values)
+        return f"[bold]{100 * sum(values) / len(values):5.1f}[/] ({accuracies})"
 
     return (
         f"after task {event.task + 1}/{tasks}  class-IL {percent(event.class_il)}  "

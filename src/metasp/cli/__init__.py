@@ -40,8 +40,8 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        place = PLACES.get(name, f"{name.replace('-', '_')}:command")
-        command: click.Command = load(f"metasp.cli.{place}")
+        target = PLACES.get(name, f"{name.replace('-', '_')}:command")
+        command: click.Command = load(f"metasp.cli.{target}")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -84,13 +84,13 @@ def main(
     except click.exceptions.NoArgsIsHelpError as error:
         sys.exit(fail(f"no command given.\n{error.format_message()}"))
     except click.UsageError as error:
-        words = error.format_message()
+        message = error.format_message()
         if isinstance(error, click.NoSuchOption):
-            words = setting_hint(error.option_name) or words
+            message = setting_hint(error.option_name) or message
         takes = {part.name for part in error.ctx.command.params} if error.ctx else set()
-        if "unexpected extra argument" in words and takes & {"run", "file"}:
-            words += ". Where a * found several runs, name one of them"
-        sys.exit(fail(f"{words}{'' if words.endswith(('.', '?')) else '.'} {hint(error)}"))
+        if "unexpected extra argument" in message and takes & {"run", "file"}:
+            message += ". Where a * found several runs, name one of them"
+        sys.exit(fail(f"{message}{'' if message.endswith(('.', '?')) else '.'} {hint(error)}"))
     except click.ClickException as error:
         sys.exit(fail(error.format_message()))
     except click.Abort:

@@ -64,8 +64,8 @@ def command(what: str, name: str | None, runs: Path, data: Path | None, as_json:
     else:
         rows = listings[what]()
     if as_json:
-        both = {"method": name, "what": about, "settings": rows}
-        print(json.dumps(both if name is not None else {what: rows}))
+        answer = {"method": name, "what": about, "settings": rows}
+        print(json.dumps(answer if name is not None else {what: rows}))
         return
     if what == "methods" and name is None:
         from metasp.methods import RECOMMENDED
@@ -85,8 +85,8 @@ def definitions(rows: Rows) -> Table:
     grid.add_column()
     for row in rows:
         name, *_ = row.values()
-        others = [f"{k}: {v}" for k, v in row.items() if v and v != name and k not in HIDDEN]
-        texts = [row.get("what", ""), "; ".join(others)]
+        values = [f"{k}: {v}" for k, v in row.items() if v and v != name and k not in HIDDEN]
+        texts = [row.get("what", ""), "; ".join(values)]
         grid.add_row(
             f"{name} *" if row.get("recommended") else name, "\n".join(filter(None, texts))
         )
@@ -144,8 +144,8 @@ def backbones() -> Rows:
     from metasp.backbones import BACKBONES
 
     return [
-        {"name": name, "default width": str(entry.width), "what": entry.help}
-        for name, entry in BACKBONES.items()
+        {"name": name, "default width": str(choice.width), "what": choice.help}
+        for name, choice in BACKBONES.items()
     ]
 
 
@@ -154,8 +154,8 @@ def selections() -> Rows:
     from metasp.memory import SELECTIONS
 
     return [
-        {"name": name, "decides at each": entry.at, "what": entry.help}
-        for name, entry in SELECTIONS.items()
+        {"name": name, "decides at each": choice.at, "what": choice.help}
+        for name, choice in SELECTIONS.items()
     ]
 
 

@@ -44,16 +44,22 @@ def list_(run: Path, label: int | None, task: int | None, as_json: bool) -> None
     """List what the memory of RUN holds as of its last checkpoint: what it is, since which task
     and in which order it entered, and why it stays (mean influence; negative is helpful)."""
     stored = open_run(run)
-    held = rows_of(stored)
-    rows = only(held, label, task)
-    gone = stored.forgotten()
+    rows, forgotten = rows_of(stored, label, task), stored.forgotten()
     if as_json:
-        print(json.dumps({"run": str(run), "memory": rows, "forgotten": gone}))
+        print(json.dumps({"run": str(run), "memory": rows, "forgotten": forgotten}))
         return
-    console = text_console()
-    console.print(memory_table(rows, len(held)))
-    if gone:
-        console.print(f"{len(gone)} examples were forgotten", highlight=False)
+    count, console = len(stored.memory()["id"]), text_console()
+    number = str(count) if len(rows) == count else f"{len(rows)} of {count}"
+    table = Table(title=f"{number} examples in memory", title_justify="left")
+    for name in ("slot", "id", "label", "since task", "entered as", "influence"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        influence = "–" if row["influence"] is None else f"{row['influence']:.4g}"
+        cells = (row["slot"], row["id"], row["label"], row["task"] + 1, row["entered"] + 1)
+        table.add_row(*map(str, cells), influence)
+    console.print(table)
+    if forgotten:
+        console.print(f"{len(forgotten)} examples were forgotten")
 
 
 @command.command("forget", epilog=EXAMPLES)
@@ -82,26 +88,25 @@ def forget(
     that the memory holds of a label or task. Nothing of them stays in the run's tables and
     checkpoint but their ids. What the network has learned from them stays learned: a new run
     without them takes --exclude FILE."""
-    where = open_run(run)
-    picked = label is not None or task is not None
-    if [bool(ids), picked, file is not None].count(True) != 1:
+    stored, by_trait = open_run(run), label is not None or task is not None
+    if [bool(ids), by_trait, file is not None].count(True) != 1:
         raise UserError(
             "name what to forget in one way: by ids, by --from, or by --label and --task."
         )
     if file is not None:
         ids = tuple(read_rows(file, MOST))
-    strange = unknown_ids(where, set(ids), data)
+    strange = unknown_ids(stored, set(ids), data)
     if strange:
         raise UserError(f"{run} has no example with {words(strange)}: nothing was forgotten.")
-    held = {row["id"] for row in only(rows_of(where), label, task)}
-    if picked and not held:
+    in_memory = {row["id"] for row in rows_of(stored, label, task)}
+    if by_trait and not in_memory:
         raise UserError("the memory holds no such example: see `metasp memory list RUN`.")
-    gone = where.forget(list(ids) if ids else sorted(held))
-    freed = len(held.intersection(gone))
+    forgotten = stored.forget(list(ids) if ids else sorted(in_memory))
+    freed = len(in_memory.intersection(forgotten))
     if as_json:
-        print(json.dumps({"run": str(run), "forgotten": gone, "from_memory": freed}))
+        print(json.dumps({"run": str(run), "forgotten": forgotten, "from_memory": freed}))
     else:
-        print(f"forgot {len(gone)} examples, {freed} of them from the memory; see {run}")
+        print(f"forgot {len(forgotten)} examples, {freed} of them from the memory; see {run}")
 
 
 def unknown_ids(run: RunDir, ids: set[int], data: Path | None) -> list[int]:
@@ -109,8 +114,8 @@ def unknown_ids(run: RunDir, ids: set[int], data: Path | None) -> list[int]:
     them."""
     tables = [*run.memory_tables().values(), *run.scores().values()]
     tables += [table for table in (run.influence(), run.noise(), run.trusted()) if table]
-    left = ids.difference(run.forgotten(), *(table["id"] for table in tables))
-    if not left or max(left) > LAST:  # the store says what is no id at all
+    unseen = ids.difference(run.forgotten(), *(table["id"] for table in tables))
+    if not unseen or max(unseen) > LAST:  # the store says what is no id at all
         return []
     from metasp.data import load_benchmark  # torch comes with it
 
@@ -118,34 +123,18 @@ def unknown_ids(run: RunDir, ids: set[int], data: Path | None) -> list[int]:
     try:
         benchmark = load_benchmark(spec.with_(exclude=(), relabel=(), verified=()), data)
     except UserError:  # it is not here any more, or was given in Python
-        return sorted(left)
-    return sorted(left.difference(*(task.ids.tolist() for task in benchmark.tasks)))
+        return sorted(unseen)
+    return sorted(unseen.difference(*(task.ids.tolist() for task in benchmark.tasks)))
 
 
-def rows_of(run: RunDir) -> list[dict[str, Any]]:
-    """What the memory holds, one row per example, in plain values."""
-    columns = run.memory()
-    rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
-    for row in rows:
+def rows_of(run: RunDir, label: int | None, task: int | None) -> list[dict[str, Any]]:
+    """Return what the memory holds of a class, a task or both, a row for each example in plain
+    values."""
+    columns, rows = run.memory(), []
+    for values in zip(*columns.values()):
+        row = dict(zip(columns, values))
         value = row["influence"]
         row["influence"] = None if value != value else float(f"{value:.6g}")
+        if label in (None, row["label"]) and task in (None, row["task"] + 1):
+            rows.append(row)
     return rows
-
-
-def only(rows: list[dict[str, Any]], label: int | None, task: int | None) -> list[dict[str, Any]]:
-    """Those of a class, of a task, or of both."""
-    return [
-        row for row in rows if label in (None, row["label"]) and task in (None, row["task"] + 1)
-    ]
-
-
-def memory_table(rows: list[dict[str, Any]], held: int) -> Table:
-    count = str(held) if len(rows) == held else f"{len(rows)} of {held}"
-    table = Table(title=f"{count} examples in memory", title_justify="left")
-    for name in ("slot", "id", "label", "since task", "entered as", "influence"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        value = row["influence"]
-        cells = (row["slot"], row["id"], row["label"], row["task"] + 1, row["entered"] + 1)
-        table.add_row(*map(str, cells), "–" if value is None else f"{value:.4g}")
-    return table

@@ -132,14 +132,14 @@ def field_option(name: str, field: Declared) -> Callable[[Command], Command]:
 
 def describe(field: Declared) -> str:
     """Put a setting's help, choices and default into words."""
-    parts = [field.help]
+    phrases = [field.help]
     if field.choices:
-        parts.append(f"({' | '.join(field.choices)})")
+        phrases.append(f"({' | '.join(field.choices)})")
     if field.default not in (None, ()):
         switch = {True: "on", False: "off"}
         default = switch[field.default] if isinstance(field.default, bool) else field.default
-        parts.append(f"[default: {default}]")
-    return " ".join(parts)
+        phrases.append(f"[default: {default}]")
+    return " ".join(phrases)
 
 
 ROLES = ("data", "labels", "method", "memory", "training", "model", "machine", "seed")

@@ -126,8 +126,8 @@ def report(
 def usable(runs: tuple[Path, ...]) -> Gathered:
     """Return the finished runs; what cannot be used is named on stderr and counted."""
     gathered = gather(runs or (default_runs(),))
-    for words in gathered.damaged:
-        print(f"warning: skipped a damaged run, {words}", file=sys.stderr)
+    for reason in gathered.damaged:
+        print(f"warning: skipped a damaged run, {reason}", file=sys.stderr)
     for kind, names in (("damaged", gathered.damaged), ("unfinished", gathered.unfinished)):
         if names:
             print(f"{len(names)} {kind} run{'s' * (len(names) > 1)} left out", file=sys.stderr)
@@ -140,8 +140,8 @@ def usable(runs: tuple[Path, ...]) -> Gathered:
 
 def warn_of(what: str, damaged: Sequence[str]) -> None:
     """Name what was left out of a table or figure, each once."""
-    for words in dict.fromkeys(damaged):
-        print(f"warning: left out of {what}, {words}", file=sys.stderr)
+    for reason in dict.fromkeys(damaged):
+        print(f"warning: left out of {what}, {reason}", file=sys.stderr)
 
 
 def show(tables: list[Table], form: str, gathered: Gathered) -> None:
@@ -230,5 +230,5 @@ def tell(written: Mapping[str, list[str]], missing: Mapping[str, str], as_json: 
         for path in paths:
             if path.endswith(".png"):
                 print(f"{name}: {path} (and .svg, .csv)")
-    for name, words in missing.items():
-        print(f"{name}: nothing to draw; {words}", file=sys.stderr)
+    for name, reason in missing.items():
+        print(f"{name}: nothing to draw; {reason}", file=sys.stderr)

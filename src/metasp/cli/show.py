@@ -13,24 +13,24 @@ from metasp.spec import RunSpec
 
 
 def score_table(result: Mapping[str, Any]) -> Table:
-    """Every metric of both scenarios, in percent."""
+    """Return every metric of the scenarios, in percent."""
     table = Table(title="scores, %", title_justify="left")
     table.add_column("scenario")
     for metric in METRICS.values():
         table.add_column(metric.name, justify="right")
-    for scenario, words in SCENARIO_WORDS.items():
-        cells = [result[scenario][name] for name in METRICS]
-        table.add_row(words, *("–" if c is None else f"{100 * c:z.2f}" for c in cells))
+    for scenario, name in SCENARIO_WORDS.items():
+        cells = [result[scenario][metric] for metric in METRICS]
+        table.add_row(name, *("–" if c is None else f"{100 * c:z.2f}" for c in cells))
     return table
 
 
 def balance_table(result: Mapping[str, Any]) -> Table:
-    """Stability (mean over the old tasks) and Plasticity of each task, in percent."""
+    """Return Stability (mean over the old tasks) and Plasticity of each task, in percent."""
     table = Table(title="Stability and Plasticity per task, %", title_justify="left")
     table.add_column("task")
-    for words in SCENARIO_WORDS.values():
-        table.add_column(f"{words} S", justify="right")
-        table.add_column(f"{words} P", justify="right")
+    for name in SCENARIO_WORDS.values():
+        table.add_column(f"{name} S", justify="right")
+        table.add_column(f"{name} P", justify="right")
     for task in range(len(result["class_il"]["P"])):
         cells = []
         for scenario in SCENARIOS:
@@ -46,13 +46,13 @@ def next_steps(run: Path, method: str, again: Sequence[str] = ()) -> str:
     """Return a command for each thing that a person may do with a finished run; `again` are options
     that its stream needs once more."""
     runs = shlex.quote(str(run.parent))
-    other = "er" if method != "er" else RunSpec().method
+    method = "er" if method != "er" else RunSpec().method
     folder = "" if run.parent == default_runs() else f" --runs {runs}"
     same_stream = shlex.join(["--spec", str(run / "spec.toml"), *again])
     steps = {
         "wrong labels": shlex.join(["metasp", "suspects", str(run), *again]),
         "look at it": shlex.join(["metasp", "explore", str(run), "--serve", *again]),
-        "compare": f"metasp run {same_stream} --method {other}{folder} && metasp report {runs}",
+        "compare": f"metasp run {same_stream} --method {method}{folder} && metasp report {runs}",
         "your own data": "metasp run --benchmark folder:PATH",
     }
     return "\n".join(f"{what + ':':<15}{command}" for what, command in steps.items())

@@ -5,7 +5,7 @@ from click.core import ParameterSource
 
 
 def typed(name: str) -> bool:
-    """Whether an option of the present command was typed."""
+    """Return whether an option of the present command was typed."""
     return source_of(name) is ParameterSource.COMMANDLINE
 
 
@@ -14,9 +14,9 @@ def typed_again(*names: str) -> list[str]:
     given once more."""
     from metasp.plugins import IMPORTED
 
-    context, words = click.get_current_context(), list[str]()
+    context, arguments = click.get_current_context(), list[str]()
     for file in IMPORTED:
-        words += ["--import", file]
+        arguments += ["--import", file]
     for option in context.command.params:
         name = option.name or ""
         if not isinstance(option, click.Option) or name not in names or not option.expose_value:
@@ -24,8 +24,8 @@ def typed_again(*names: str) -> list[str]:
         if source_of(name) is ParameterSource.DEFAULT:
             continue
         for value in context.params[name] if option.multiple else [context.params[name]]:
-            words += [option.opts[0]] if option.is_flag else [option.opts[0], str(value)]
-    return words
+            arguments += [option.opts[0]] if option.is_flag else [option.opts[0], str(value)]
+    return arguments
 
 
 def source_of(name: str) -> ParameterSource | None:

@@ -341,12 +341,12 @@ def differences(groups: Sequence[Group], against: str | None = None) -> list[Dra
     drawings = []
     for group in groups:
         reference = reference_of(group.rows, group.title, against)
-        others = [row for row in group.rows if row is not reference]
-        if reference is None or not others:
+        rows = [row for row in group.rows if row is not reference]
+        if reference is None or not rows:
             continue
         panels: dict[str, dict[str, dict[str, Gaps]]] = {}
         for scenario in SCENARIOS:
-            lines = {row.label: gaps(row, reference, scenario) for row in others}
+            lines = {row.label: gaps(row, reference, scenario) for row in rows}
             panels[SCENARIO_WORDS[scenario]] = {"": lines}
         title = f"{group.title}: A_∞ minus that of {reference.label}"
         name = f"differences-{group.slug}-{slug(reference.label)}"

@@ -203,10 +203,10 @@ def by_memory(rows: Sequence[Configuration]) -> dict[int | None, list[Configurat
     with_memory = [row for row in rows if keeps_memory(row.spec)]
     without = [row for row in rows if not keeps_memory(row.spec)]
     sizes = sorted({row.spec["memory"] for row in with_memory})
-    parts: dict[int | None, list[Configuration]] = {}
+    by_size: dict[int | None, list[Configuration]] = {}
     for size in sizes or [None]:
-        parts[size] = without + [row for row in with_memory if row.spec["memory"] == size]
-    return parts
+        by_size[size] = without + [row for row in with_memory if row.spec["memory"] == size]
+    return by_size
 
 
 def lines_of(

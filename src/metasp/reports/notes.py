@@ -141,13 +141,13 @@ def choice_notes(rows: Sequence[Configuration]) -> list[str]:
         if len(labels) < 2 or key == "selection":  # labels name one that is not the method's own
             continue
         commonest = max(labels, key=lambda value: len(labels[value]))
-        name, parts = phrase_of(key), []
+        name, phrases = phrase_of(key), []
         for value in sorted(labels):
             unsaid = [label for label in labels[value] if f"{name} {value}" not in label]
             if unsaid and value != commonest:
-                parts.append(f"{value:g} for {listed(unsaid)}")
-        if parts:
-            notes.append(f"{name} is {commonest:g}, but {'; '.join(parts)}.")
+                phrases.append(f"{value:g} for {listed(unsaid)}")
+        if phrases:
+            notes.append(f"{name} is {commonest:g}, but {'; '.join(phrases)}.")
     return notes
 
 

@@ -191,11 +191,11 @@ def digest_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def refuse_contradiction(one: Record, other: Record) -> None:
+def refuse_contradiction(one: Record, two: Record) -> None:
     """Raise if two records of one spec have different accuracies."""
-    if any(one.result[name]["matrix"] != other.result[name]["matrix"] for name in SCENARIOS):
+    if any(one.result[name]["matrix"] != two.result[name]["matrix"] for name in SCENARIOS):
         raise UserError(
-            f"{one.source} and {other.source} contain the same run ({one.name}, {other.name}) with "
+            f"{one.source} and {two.source} contain the same run ({one.name}, {two.name}) with "
             "different results: find out which is right (another machine or version?) and leave "
             "the other out."
         )

@@ -108,8 +108,8 @@ def matching(rows: Sequence[Configuration], name: str) -> list[Configuration]:
     method, *details = terms_of(name) or [""]
     longer = []
     for row in rows:
-        first, *others = terms_of(row.label)
-        if first == method and set(details) <= set(others):
+        first, *rest = terms_of(row.label)
+        if first == method and set(details) <= set(rest):
             longer.append(row)
     fewest = min((len(terms_of(row.label)) for row in longer), default=0)
     return [row for row in longer if len(terms_of(row.label)) == fewest]

@@ -161,11 +161,11 @@ def check_values(sweep: Sweep) -> None:
             raise UserError(
                 f"override.{name} in {sweep.source} names another method: leave that out."
             )
-    for one, other in itertools.combinations(sweep.axes, 2):
+    for one, second in itertools.combinations(sweep.axes, 2):
         keys = set[str]().union(*sweep.axes[one])
-        for key in keys.intersection(set[str]().union(*sweep.axes[other])):
+        for key in keys.intersection(set[str]().union(*sweep.axes[second])):
             raise UserError(
-                f"{one} and {other} in the grid of {sweep.source} both set {key}: let one of them "
+                f"{one} and {second} in the grid of {sweep.source} both set {key}: let one of them "
                 "do it, by a table for each value."
             )
     common = set(sweep.base).union(*(part for part in sweep.points if "method" not in part))

@@ -172,16 +172,16 @@ def stored(run: RunDir) -> Stored:
 def estimated_seconds(jobs: list[Job]) -> dict[str, float]:
     """Return about how long each unfinished job will take: as a stored run of its spec with another
     seed did, or from a few steps that are measured here."""
-    known: dict[str, float] = {}
+    by_key: dict[str, float] = {}
     seconds = {}
     for job in sorted(jobs, key=lambda job: job.stored != "finished"):
         key = job.spec.with_(seed=0).digest
         if job.stored == "finished":
-            known[key] = (RunDir(job.path).outcome() or {})["seconds"]["total"]
+            by_key[key] = (RunDir(job.path).outcome() or {})["seconds"]["total"]
             continue
-        if key not in known:
-            known[key] = measured_seconds(job)
-        seconds[job.name] = known[key]
+        if key not in by_key:
+            by_key[key] = measured_seconds(job)
+        seconds[job.name] = by_key[key]
     return seconds
 
 
@@ -194,8 +194,8 @@ def measured_seconds(job: Job) -> float:
     from metasp.train import build_trainer
     from metasp.train.clock import Clock
 
-    there = job.spec.device.startswith("cuda") and not torch.cuda.is_available()
-    spec = job.spec.with_(device="cpu") if there else job.spec
+    elsewhere = job.spec.device.startswith("cuda") and not torch.cuda.is_available()
+    spec = job.spec.with_(device="cpu") if elsewhere else job.spec
     threads, clock, steps = torch.get_num_threads(), Clock(), 0
     trainer = build_trainer(spec, assemble(job.source, spec))
     torch.set_num_threads(job.spec.threads)
