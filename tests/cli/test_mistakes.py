@@ -1,13 +1,11 @@
 """Mistakes and mishaps that must end in one sentence, never in a traceback."""
 
-import json
 import shutil
 
 import pytest
 
 from metasp.cli import main
-from metasp.store import RunDir
-from tests.helpers import finish, list_anew
+from tests.helpers import finish
 
 SHORT = ["--epochs", "1", "--limit-per-class", "4", "--threads", "1", "--memory", "20"]
 SMALL = ["--backbone", "resnet18", "--width", "2"]
@@ -62,49 +60,6 @@ def test_an_id_too_large_to_be_one_leaves_the_run_alone(tiny, capsys):
     assert told(capsys, "memory", "forget", run, 11)[0] == 0
 
 
-RESULTS = ["{}", '{"class_il": 3}', '{"class_il": {"A_inf": null}, "task_il": {}}']
-
-
-@pytest.mark.parametrize("content", RESULTS)
-def test_a_garbled_result_is_said_and_listed_as_damaged(content, tiny, capsys):
-    run = finish(tiny()).path
-    (run / "result.json").write_text(content)
-    list_anew(run)
-    code, text = told(capsys, "resume", run)
-    assert (code, len(text.splitlines())) == (2, 1)
-    assert "is missing or malformed" in text
-    with pytest.raises(SystemExit) as stop:
-        main(["list", "runs", "--runs", str(run.parent), "--json"])
-    assert stop.value.code == 0
-    (row,) = json.loads(capsys.readouterr().out)["runs"]
-    assert row["state"] == "damaged"
-
-
-GARBLED = [
-    (("seconds", "total"), float("nan")),
-    (("class_il", "matrix"), [[]]),
-    (("task_il", "before"), [None] * 5),
-    (("class_il", "matrix", 1, 0), float("inf")),
-]
-
-
-@pytest.mark.parametrize(("part", "value"), GARBLED, ids=str)
-def test_a_result_of_the_wrong_content_is_one_sentence(part, value, tiny, capsys):
-    run = finish(tiny()).path
-    result = json.loads((run / "result.json").read_text())
-    where = result
-    for key in part[:-1]:
-        where = where[key]
-    where[part[-1]] = value
-    (run / "result.json").write_text(json.dumps(result))
-    list_anew(run)
-    for command in ("resume", "explore"):
-        code, text = told(capsys, command, run)
-        assert (code, len(text.splitlines())) == (2, 1)
-        assert "result.json is damaged (" in text
-        assert "is missing or malformed)" in text
-
-
 LOGS = ["3\n", "{}\n", "[]\n", "nonsense\n", '{"event": "TaskStarted", "task": 0}\n']
 
 
@@ -115,15 +70,6 @@ def test_a_garbled_log_is_one_sentence(content, tiny, capsys):
     code, text = told(capsys, "explore", run)
     assert (code, len(text.splitlines())) == (2, 1)
     assert "events.jsonl is damaged" in text
-
-
-def test_what_cannot_be_erased_is_said(tiny, capsys):
-    run = finish(tiny())
-    (run.path / "memory" / "task-000.parquet").write_bytes(b"not a table")
-    code, text = told(capsys, "memory", "forget", run.path, 11)
-    assert (code, len(text.splitlines())) == (2, 1)
-    assert "task-000.parquet is damaged" in text
-    assert RunDir(run.path).forgotten() == []
 
 
 def test_folders_that_are_none(tiny, capsys, tmp_path):

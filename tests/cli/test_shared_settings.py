@@ -40,16 +40,6 @@ def said(capsys, *arguments):
 QUICK = ("--epochs", 1, "--limit-per-class", 6, "--memory", 20, "--threads", 1, "--tasks", 2)
 
 
-def test_each_method_lists_its_own(mine, capsys):
-    for name, row in (
-        ("mir", ["candidates", "a whole number", "50", "at least 1"]),
-        ("mine", ["candidates", "few or many", "few", ""]),
-    ):
-        _, out, _ = said(capsys, "list", "methods", name, "--json")
-        assert [*json.loads(out)["settings"][0].values()][:4] == row
-    assert said(capsys, "run", "--help")[1].count("candidates") == 0
-
-
 def test_the_chosen_method_decides_what_will_do(mine, capsys, tmp_path):
     def run(method, value):
         choice = ("--method", method, "--set", f"candidates={value}")
