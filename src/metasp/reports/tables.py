@@ -106,20 +106,29 @@ def markdown(tables: Sequence[Table]) -> str:
     """Return pipe tables, as GitHub and Sphinx read them, the best of each kind in colour."""
     lines = []
     for table in tables:
-        rows = []
-        for row in table.rows:
-            cells = []
-            for cell in row:
-                text = f"**{md(cell.text)}**" if cell.bold else md(cell.text)
-                if cell.best_of and table.two_kinds:
-                    text = f'<span style="color:{COLOURS[cell.best_of]}">{text}</span>'
-                cells.append(text)
-            rows.append(cells)
+        rows = formatted(table, md, "**{}**", '<span style="color:{}">{}</span>')
         lines += [f"### {md(table.title)}", "", *pipe_table([*map(md, table.header)], rows), ""]
         lines += [f"- {md(note)}" for note in all_notes(table)]
         lines += [f"\n> {md(caution)}" for caution in table.cautions]
         lines.append("")
     return "\n".join(lines)
+
+
+def formatted(
+    table: Table, escape: Callable[[str], str], bold: str, colour: str
+) -> list[list[str]]:
+    """Return the cells of a table in a markup, the best of each kind in colour."""
+    rows = []
+    for row in table.rows:
+        cells = []
+        for cell in row:
+            text = escape(cell.text)
+            text = bold.format(text) if cell.bold else text
+            if cell.best_of and table.two_kinds:
+                text = colour.format(COLOURS[cell.best_of], text)
+            cells.append(text)
+        rows.append(cells)
+    return rows
 
 
 def all_notes(table: Table) -> tuple[str, ...]:
@@ -147,15 +156,7 @@ def latex(tables: Sequence[Table]) -> str:
     packages = "booktabs}, \\usepackage{xcolor" if any(t.two_kinds for t in tables) else "booktabs"
     floats = [f"% needs \\usepackage{{{packages}}}\n"]
     for table in tables:
-        rows = []
-        for row in table.rows:
-            cells = []
-            for cell in row:
-                text = rf"\textbf{{{tex(cell.text)}}}" if cell.bold else tex(cell.text)
-                if cell.best_of and table.two_kinds:
-                    text = rf"\textcolor{{{COLOURS[cell.best_of]}}}{{{text}}}"
-                cells.append(text)
-            rows.append(cells)
+        rows = formatted(table, tex, r"\textbf{{{}}}", r"\textcolor{{{}}}{{{}}}")
         shown = pd.DataFrame(rows, columns=[tex(name) for name in table.header])
         columns = "l" + "r" * (len(table.header) - 1)
         body = shown.to_latex(index=False, escape=False, column_format=columns)
