@@ -1,6 +1,7 @@
 """Texts and numbers from CSV, JSON and Parquet files."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,9 @@ BAD = {
     "a hole": (b"a,label\n1,x\n,y\n3,x\n", "csv", "column 'a' has empty cells"),
     "an empty text": (b"text,label\nhello,x\n,y\n", "csv", "row 1 has no text"),
     "no label": (b"a,label\n1,x\n2,\n3,y\n", "csv", "row 1 has no label"),
+    "semicolons": (b"a;label\n1;x\n2;y\n", "csv", "separates its values by ';'"),
+    "more values than names": (b"a,label\n1,2,x\n2,3,y\n", "csv", "more values in a row"),
+    "a struct": (b'{"a": 1, "label": {"x": 1}}', "json", "or all text, not dict"),
     "two texts": (b"a,b,label\nhello,you,x\nhi,me,y\n", "csv", "--text-column"),
     "no column of labels": (b"text,a\nhello,b\n", "csv", "name it with --label-column"),
 }
@@ -190,6 +194,17 @@ def test_a_type_is_that_of_the_whole_file(tmp_path: Path) -> None:
     inputs = load_benchmark(RunSpec(benchmark=f"csv:{tmp_path / 'long.csv'}")).source.inputs
     assert isinstance(inputs, torch.Tensor)
     assert inputs[-2:, 0].tolist() == [0.5, 1.5]
+
+
+def test_thousands_of_columns_are_quick_and_not_listed(tmp_path: Path) -> None:
+    """Nothing is done for each column that takes a millisecond."""
+    table = pd.DataFrame(RNG.normal(size=(80, 4000)), columns=[f"c{i}" for i in range(4000)])
+    name = stored(table.assign(label=np.arange(80) % 2), tmp_path, "csv")
+    start = time.process_time()
+    assert load_benchmark(RunSpec(benchmark=name, tasks=1)).source.shape == (4000,)
+    assert time.process_time() - start < 4
+    with pytest.raises(UserError, match=r"did you mean 'label'\? known are .* and 3941 more"):
+        load_benchmark(RunSpec(benchmark=name, label_column="lable"))
 
 
 def test_only_files_need_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,9 @@
 
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from metasp.config import is_text
 from metasp.data.label_files import column_of, text_columns
@@ -25,24 +25,28 @@ def folder_source(folder: Path, spec: RunSpec) -> Source:
         raise UserError("a folder of pictures has no columns: use --split-by class or order.")
     listed = spec.label_column is not None or spec.true_label_column is not None
     names, columns = listed_pictures(folder, spec) if listed else class_folders(folder)
-    files = [folder / name for name in names]
     with or_user_error(f"{folder} cannot be read"):
-        about = [path.stat() for path in files]
-    stamps = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in zip(names, about)]
+        stamps = [[name, *stamp(folder / name)] for name in names]
 
-    def read(rows: Any) -> list[bytes]:
+    def read(rows: Sequence[int]) -> list[bytes]:
         with or_user_error(f"a picture of {folder} cannot be read"):
-            return [files[row].read_bytes() for row in rows]
+            return [(folder / names[row]).read_bytes() for row in rows]
 
     source = picture_source(
         folder.name,
         read,
-        lambda row: str(files[row]),
+        lambda row: str(folder / names[row]),
         [str(folder.resolve()), stamps],
         columns,
         spec,
     )
     return replace(source, origin=lambda identity: (names[identity], None))
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Return size and time of a file, by which a change is noticed."""
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 def class_folders(folder: Path) -> tuple[list[str], Columns]:
