@@ -2,6 +2,7 @@
 labels become the true ones."""
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,12 +86,18 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
     import pandas as pd
 
     try:
-        table = pd.read_csv(path, encoding="utf-8-sig", low_memory=False, **options)
+        with warnings.catch_warnings():  # it would drop what no name belongs to
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(
+                path, encoding="utf-8-sig", low_memory=False, index_col=False, **options
+            )
+    except pd.errors.ParserWarning:
+        raise UserError(
+            f"{path} has more values in a row than names in its first line: repair it."
+        ) from None
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise UserError(f"{path} cannot be read as CSV ({reason}): repair it.") from error
-    if not isinstance(table.index, pd.RangeIndex):  # taken from what no name belongs to
-        raise UserError(f"{path} has more values in a row than names in its first line: repair it.")
     used = [sign for sign in SEPARATORS if sign in str(table.columns[0])]
     if len(table.columns) == 1 and used:
         raise UserError(f"{path} separates its values by {used[0]!r}: write it with commas.")
