@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from metasp.errors import UserError
 from metasp.learner.inputs import as_ids as ids_of
@@ -112,3 +119,36 @@ def test_data_of_another_kind_is_refused():
         learner.learn((X[:9, :5], Y[:9]), progress=False)
     with pytest.raises(UserError, match="a learner keeps to one kind"):
         learner.learn((X[:9], Y[:9].float()), progress=False)
+
+
+DATA = TensorDataset(*pair(0, 40))
+IDS = torch.arange(100, 140)
+
+
+@pytest.mark.parametrize("batch_size", [7, 40])
+def test_a_loader_in_order_keeps_the_ids_of_its_examples(batch_size):
+    made = quick(method="er", memory=40, epochs=1)
+    made.learn(DataLoader(DATA, batch_size=batch_size), ids=IDS, progress=False)
+    for number in range(len(made.memory)):
+        inputs, label = made.memory[number][:2]
+        row = int(made.memory.ids[number]) - 100
+        assert torch.equal(inputs, DATA[row][0])
+        assert int(label) == int(DATA[row][1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {"sampler": SubsetRandomSampler(range(40))},
+        {"batch_sampler": BatchSampler(SubsetRandomSampler(range(40)), 7, False)},
+        {"batch_sampler": [[*range(39, -1, -1)]]},
+        {"batch_size": None, "sampler": SubsetRandomSampler(range(40))},
+    ],
+)
+def test_a_loader_in_another_order_is_refused(options):
+    made = quick(method="er", memory=40, epochs=1)
+    with pytest.raises(UserError, match="give ids with the dataset itself"):
+        made.learn(DataLoader(DATA, **options), ids=IDS, progress=False)
+    assert made.tasks == 0
+    assert len(made.memory) == 0

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from metasp import ContinualLearner
 from metasp.errors import UserError
 from metasp.events import StepTaken
+from metasp.memory import Memory
+from metasp.types import Batch
 from tests.helpers import ROOT
 from tests.learner.factories import X, Y, everything, net, pair, quick, stream_of
 
@@ -219,7 +221,7 @@ def test_a_killed_save_leaves_nothing_behind_the_next_one(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.tmp", "learner-2"]
 
 
-def test_point_nine(tmp_path):
+def test_a_default_type_a_huge_memory_and_a_lazy_layer(tmp_path):
     """Settings of the whole program and models that are rare."""
     torch.set_default_dtype(torch.float64)
     try:
@@ -230,6 +232,9 @@ def test_point_nine(tmp_path):
         torch.set_default_dtype(torch.float32)
     with pytest.raises(UserError, match="memory must be between 0 and 1e"):
         quick(memory=10**12)
+    huge = Batch(torch.zeros(1, 10**7), torch.zeros(1).long(), torch.zeros(1).long())
+    with pytest.raises(UserError, match="do not fit into working memory"):
+        Memory(10**6).write(torch.tensor([0]), huge, 0)
     with pytest.raises(UserError, match="lazy layers"):
         quick(nn.Sequential(nn.LazyLinear(4)))
 

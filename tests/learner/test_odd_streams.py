@@ -8,6 +8,7 @@ from metasp import ContinualLearner
 from metasp.errors import UserError
 from metasp.memory import SELECTIONS
 from metasp.methods.hal import features_seen
+from tests.learner.factories import X, Y, everything, pair, quick
 
 
 def rows(count, classes=2, width=6, seed=0):
@@ -96,3 +97,46 @@ def test_a_task_of_one_example(method):
     learner.learn(rows(12), progress=False)
     learner.learn((rows(1, seed=3)[0], torch.tensor([1])), progress=False)
     assert len(learner.memory) == 8
+
+
+class Normed(nn.Module):
+    """Batch normalisation of a vector, which one example cannot have."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.fc(self.body(x))
+
+
+def test_what_cannot_be_learned_is_one_sentence_without_flags():
+    """These are mistakes in Python: no word of the command line."""
+    for mistake, words in (
+        (lambda: quick(Normed(), "er", batch_size=1).learn(pair(0, 8)), "tasks of 2 examples"),
+        (lambda: quick(Normed(), "er").learn((X[:1], Y[:1])), "batch_size and tasks of 2 examples"),
+        (lambda: quick(Normed(), "er", head="classifier"), "known are body.0, fc"),
+        (
+            lambda: quick(Normed(), "verified-only").learn(pair(0, 8)),
+            "verified examples",
+        ),
+        (
+            lambda: quick(Normed(), "er").learn(pair(0, 8), test=(X[:2], ["a", "b"])),
+            "are names",
+        ),
+    ):
+        with pytest.raises(UserError, match=words) as found:
+            mistake()
+        assert "--" not in str(found.value)
+
+
+def test_a_batch_of_one_that_batch_normalisation_refuses_changes_nothing():
+    learner = quick(Normed(), "er")
+    before = everything(learner)
+    with pytest.raises(UserError, match="batch normalisation"):
+        learner.observe((X[:1], Y[:1]))
+    assert everything(learner) == before
+    assert (learner.tasks, learner.batches, learner.classes) == (0, 0, ())
+    learner.observe((X[:8], Y[:8]))
+    learner.observe((X[8:9], Y[8:9]))  # with examples from memory there are enough
+    assert learner.batches == 2

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metasp import trees
 from metasp.encoded import EncodedRows, EncodedSlots
+from metasp.errors import UserError
 from metasp.lazy import load
 from metasp.trees import Tree
 from metasp.types import Batch, Examples, State
@@ -282,7 +283,13 @@ class Memory:
         """Empty slots for examples like these."""
         if self.pictures is not None and not self.floats:
             return EncodedSlots(self.capacity, self.pictures)
-        return trees.each(lambda t: t.new_zeros((self.capacity, *t.shape[1:])), inputs)
+        try:
+            return trees.each(lambda t: t.new_zeros((self.capacity, *t.shape[1:])), inputs)
+        except RuntimeError as error:
+            raise UserError(
+                f"{self.capacity} examples of {trees.kind(inputs)} do not fit into working memory: "
+                "give a smaller memory."
+            ) from error
 
     def _blank(self, slots: Tensor) -> None:
         """Leave nothing in the slots of any column."""
