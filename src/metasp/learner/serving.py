@@ -93,7 +93,7 @@ class Served:
             raise UserError(f"{len(ids)} ids were given for {len(probabilities)} inputs.")
         with self.lock:
             for row, name in enumerate(ids):
-                self.predicted[name] = tree_map(lambda t, row=row: t[row : row + 1], inputs)
+                self.predicted[name] = tree_map(lambda t, row=row: t[row : row + 1].clone(), inputs)
             while len(self.predicted) > self.remembered:
                 self.predicted.popitem(last=False)
         labels = [names[c] if names else c for c in classes]
@@ -141,9 +141,9 @@ class Served:
 
     def metrics(self) -> str:
         """Return what was counted, in the text format of Prometheus."""
-        learner = self.learner
+        learner, counts = self.learner, self.counts.copy()
         gauges = {"version": learner.version, "memory_examples": len(learner.memory)}
-        lines = [f'metasp_requests_total{{path="{path}"}} {n}' for path, n in self.counts.items()]
+        lines = [f'metasp_requests_total{{path="{path}"}} {n}' for path, n in counts.items()]
         lines += [f"metasp_observed_batches_total {learner.batches}"]
         lines += [f"metasp_{name} {value}" for name, value in {**gauges, **self.accuracy}.items()]
         return "\n".join(lines) + "\n"
