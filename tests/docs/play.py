@@ -8,7 +8,6 @@ process of its own that need not load PyTorch anew.
 import contextlib
 import glob
 import http.client
-import importlib
 import os
 import re
 import shlex
@@ -20,10 +19,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import torch
 
 import metasp
-from metasp.cli import COMMANDS, main
+from metasp.cli import COMMANDS, app, main
 from tests.docs.pages import Block, Page
 from tests.helpers import ROOT
 
@@ -145,7 +145,7 @@ def play_in(page: Page, folder: Path) -> None:
 def load() -> None:
     """Import whatever a run and the commands import when they need it."""
     for name in COMMANDS:
-        importlib.import_module(f"metasp.cli.{name.replace('-', '_')}")
+        app.get_command(click.Context(app), name)
     with tempfile.TemporaryDirectory() as runs:
         metasp.run(method="metasp-rehsel", epochs=1, limit_per_class=5, threads=1, runs=runs)
 
