@@ -154,7 +154,7 @@ def origins_in_words(runs: Sequence[RunDir], data: Path | None) -> dict[int, str
 
 def write_page(target: Path, content: bytes) -> None:
     with or_user_error(f"cannot write {target}", "choose another place with --out."):
-        write_atomic(target, content)
+        write_atomic(target, content, private=True)
 
 
 def print_note(sentence: str) -> None:
@@ -170,9 +170,8 @@ def serve_page(built: Built, desk: Desk, port: int, out: TextIO) -> None:
         raise UserError(
             f"port {port} of {HOST} is taken ({error.strerror}): leave --port out."
         ) from error
-    address = f"http://{HOST}:{server.server_port}/"
-    print(f"{address} (Ctrl-C ends it)", file=out, flush=True)
-    webbrowser.open(address)
+    print(f"{server.address} (Ctrl-C ends it)", file=out, flush=True)
+    webbrowser.open(server.address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

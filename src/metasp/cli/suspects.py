@@ -164,7 +164,7 @@ def write_cleaned(run: RunDir, told: RunScores, way: str, data: Path | None, tar
         row["file"], row["row"] = origins.get(row["id"], (None, None))
     content = cleaned_csv(rows) if target.suffix == ".csv" else cleaned_parquet(rows)
     with or_user_error(f"cannot write {target}", "choose another place."):
-        write_atomic(target, content)
+        write_atomic(target, content, private=True)
     print(f"cleaned list: {target}", file=sys.stderr)
 
 

@@ -26,15 +26,22 @@ def content_of(path: Path) -> bytes:
 
 
 def write_atomic(
-    path: Path, content: bytes, listed_later: bool = False, suffix: str = ".tmp"
+    path: Path,
+    content: bytes,
+    listed_later: bool = False,
+    suffix: str = ".tmp",
+    private: bool = False,
 ) -> None:
-    """Replace a file in one step that survives a crash at any moment.
+    """Replace a file in one step that survives a crash at any moment. A `private` one is for the
+    user alone to read.
 
     What a killed process left of an earlier attempt is overwritten. With `listed_later` the rename
     becomes durable with that of a file that is written later to the same folder or lists it."""
     temporary = path.with_name(f".{path.name}{suffix}")
     with os.fdopen(_locked_alone(temporary), "wb") as file:
         try:
+            if private:
+                os.fchmod(file.fileno(), 0o600)
             file.truncate()
             file.write(content)
             file.flush()

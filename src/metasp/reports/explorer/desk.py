@@ -33,10 +33,7 @@ class Drawer:
 
     def version(self) -> str:
         """What tells one state of the file from another."""
-        try:
-            return sha256(self.path.read_bytes())
-        except FileNotFoundError:
-            return ""
+        return sha256(self.path.read_bytes()) if self.path.is_file() else ""
 
     def saved(self) -> Verdicts:
         """What the file holds, or one sentence about what is amiss with it."""
@@ -53,7 +50,14 @@ class Drawer:
 
     def save(self, verdicts: Verdicts) -> None:
         """Write the file anew, in one step."""
-        write_atomic(self.path, as_csv(verdicts, self.labels, self.class_names).encode())
+        text = as_csv(verdicts, self.labels, self.class_names)
+        try:
+            content = text.encode()
+        except UnicodeEncodeError as error:  # from the name of a folder whose bytes are no text
+            raise UserError(
+                "a class has a name that is not UTF-8 text, and cannot be saved: rename it."
+            ) from error
+        write_atomic(self.path, content, private=True)
 
 
 @dataclass(frozen=True)

@@ -199,8 +199,9 @@ def assembled(
 
 
 def embedded(value: Any) -> str:
-    """JSON that no HTML parser can mistake for markup."""
+    """JSON that no HTML parser can mistake for markup, and that can be encoded."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

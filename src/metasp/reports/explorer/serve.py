@@ -1,12 +1,18 @@
-"""The page on this machine's own address, for this machine alone."""
+"""The page on this machine's own address, for the user who started it alone.
+
+Other users of the machine reach the address too. So it carries a secret, which the first visit
+turns into a cookie; without either there is nothing to see."""
 
 import contextlib
 import hmac
 import json
+import secrets
 from collections.abc import Callable
 from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
+from urllib.parse import parse_qs, urlsplit
 
 from metasp.errors import UserError
 from metasp.reports.explorer.desk import BYTES, Desk
@@ -23,6 +29,8 @@ class PageHandler(BaseHTTPRequestHandler):
     page: ClassVar[Callable[[], bytes]]
     desk: ClassVar[Desk | None]
     names: ClassVar[set[str]]  # of this server
+    key: ClassVar[str]
+    cookie: ClassVar[str]  # its name: browsers share cookies between the ports of a host
     timeout = PATIENCE
 
     def do_GET(self) -> None:
@@ -32,10 +40,28 @@ class PageHandler(BaseHTTPRequestHandler):
         elif self.path == "/favicon.ico":
             self.send_response(HTTPStatus.NO_CONTENT)
             self.end_headers()
-        elif self.path.split("?")[0] != "/":
+        elif urlsplit(self.path).path != "/":
             self.send_error(HTTPStatus.NOT_FOUND)
+        elif same(parse_qs(urlsplit(self.path).query).get("key", [""])[0], self.key):
+            self.send_response(HTTPStatus.SEE_OTHER)
+            kept = f"{self.cookie}={self.key}; HttpOnly; SameSite=Strict; Path=/"
+            self.send_header("Set-Cookie", kept)
+            self.send_header("Location", "/")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif not self.knows_key():
+            self.say(HTTPStatus.FORBIDDEN, "open the whole address that the terminal shows.")
         else:
             self.answer(HTTPStatus.OK, "text/html", type(self).page())
+
+    def knows_key(self) -> bool:
+        """Return whether the visitor has the cookie."""
+        try:
+            morsel = SimpleCookie(self.headers.get("Cookie", "")).get(self.cookie)
+        except CookieError:
+            return False
+        return morsel is not None and same(morsel.value, self.key)
 
     def do_POST(self) -> None:
         refused = self.refusal()
@@ -68,7 +94,7 @@ class PageHandler(BaseHTTPRequestHandler):
             return HTTPStatus.FORBIDDEN, "only the page itself may save."
         if self.path != SAVE or self.desk is None:
             return HTTPStatus.NOT_FOUND, "there is nothing here."
-        if not hmac.compare_digest(given.get(TOKEN, "").encode(), self.desk.token.encode()):
+        if not (self.knows_key() and same(given.get(TOKEN, ""), self.desk.token)):
             return HTTPStatus.FORBIDDEN, "this page was served before: load it again."
         if given.get_content_type() != "application/json":
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "verdicts come as application/json."
@@ -98,9 +124,20 @@ class PageHandler(BaseHTTPRequestHandler):
         """Quiet: the terminal shows the address, not each request."""
 
 
+def same(text: str, secret: str) -> bool:
+    """Compare in a time that does not tell where they differ."""
+    return hmac.compare_digest(text.encode(errors="replace"), secret.encode())
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves one page at `address`."""
+
+    address: str
+
+
 def server_of(
     page: bytes | Callable[[], bytes], port: int = 0, desk: Desk | None = None
-) -> ThreadingHTTPServer:
+) -> PageServer:
     """A server of one page at `/`, which may be made anew at each visit; port 0 takes a free one.
     With a desk, what the page sends is saved."""
 
@@ -109,8 +146,11 @@ def server_of(
 
     Handler.page = staticmethod(page if callable(page) else lambda: page)
     Handler.desk = desk
-    server = ThreadingHTTPServer((HOST, port), Handler)
+    Handler.key = secrets.token_urlsafe(24)
+    server = PageServer((HOST, port), Handler)
     bound = server.server_port
+    Handler.cookie = f"metasp-{bound}"
     endings = [f":{bound}", ""] if bound == 80 else [f":{bound}"]  # browsers leave 80 out
     Handler.names = {name + ending for name in (HOST, "localhost") for ending in endings}
+    server.address = f"http://{HOST}:{bound}/?key={Handler.key}"
     return server
