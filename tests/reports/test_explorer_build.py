@@ -120,8 +120,8 @@ def test_the_deck_has_the_likely_right_of_each_class_then_doubts_in_turn():
     scores = made_scores([3, -2, 5, 0.1, -4, np.nan, 1], [0, 0, 1, 1, 1, 0, 0])
     cards = deck(scores, "margin")
     assert cards["right"] == {"0": [0, 60, 10], "1": [20, 30, 40]}
-    # Most suspect −4, −2, 0.1, 1, …; nearest to 0: 0.1, 1, −2, …; each once.
-    assert cards["then"] == [40, 30, 10, 60, 0, 20]
+    # Expected wrong: −4 and −2; then the next, 0.1, 1, …, and those nearest to 0; each once.
+    assert cards["then"] == [40, 10, 30, 60, 0, 20]
 
 
 def test_suspects_of_the_page_are_those_of_the_terminal(tmp_path):

@@ -95,28 +95,59 @@ def right_of_each_class(run) -> dict[int, list[int]]:
     return found
 
 
-def test_each_verdict_is_a_key(run, opened):
+def test_each_verdict_is_a_key_and_every_third_card_is_a_sure_one(run, opened):
     view = opened()
     best = right_of_each_class(run)
-    assert view.page.inner_text("#progress") == "40 more for a trusted set of 10 per class"
-    asked = press(view, "ArrowRight", "r", "w", "ArrowRight", "2", "s", "ArrowLeft")
-    # One of each class in turn; the third was wrong, so class 2 comes again before the others.
-    assert asked == [
-        best[0][0],
-        best[1][0],
-        best[2][0],
-        best[2][1],
-        best[3][0],
-        best[3][1],
-        best[3][2],
-    ]
-    label = {identity: label for label, ids in best.items() for identity in ids}
+    scores = read_scores(run).scores
+    suspects = scores.ids[scores.order("margin")].tolist()
+    assert view.page.inner_text("#progress") == "0 verdicts; 12 sure ones to come, 3 per class"
+    asked = press(view, "w", "ArrowRight", "r", "2", "ArrowLeft", "r")
+    assert asked[:5] == [*suspects[:2], best[0][0], *suspects[2:4]]
+    assert asked[5] in {ids[0] for ids in best.values()} - {asked[2]}
     found = saved(view)
-    assert found.exclude == tuple(sorted([asked[2], asked[6]]))
-    sure = {asked[0]: 0, asked[1]: 1, asked[3]: label[asked[3]], asked[4]: 1}
+    label = dict(zip(scores.ids.tolist(), scores.labels.tolist()))
+    assert found.exclude == tuple(sorted([asked[0], asked[4]]))
+    sure = {asked[1]: label[asked[1]], asked[2]: 0, asked[3]: 1, asked[5]: label[asked[5]]}
     assert dict(found.verified) == sure
-    assert view.page.inner_text("#progress") == "36 more for a trusted set of 10 per class"
+    assert "of the last 4 suspects" in view.page.inner_text("#progress")
+    titles = view.all("#deck .strip figcaption", "e => e.textContent")
+    assert titles[0].startswith("labelled ")
+    assert titles[-1] == "nearest"
     assert view.said == []
+
+
+def test_twenty_suspects_that_are_right_are_enough(opened):
+    view = opened()
+    for _ in range(40):
+        view.page.keyboard.press("ArrowRight")
+    assert view.page.inner_text("#progress").startswith(
+        "Enough: of the last 20 suspects you called"
+    )
+
+
+def test_a_pair_of_classes_is_filtered_taken_at_once_and_undone(run, opened):
+    view = opened()
+    view.tab("suspects")
+    pair = view.all("#pairs button", "e => [e.dataset.pair, +e.textContent]")[0]
+    view.page.click("#pairs button >> nth=0")
+    shown = view.ids("#panel-suspects .cards")
+    given, taken = map(int, pair[0].split(">"))
+    scores = read_scores(run).scores
+    row = {identity: place for place, identity in enumerate(scores.ids.tolist())}
+    assert len(shown) == pair[1]
+    assert {(int(scores.labels[row[i]]), int(scores.predicted[row[i]])) for i in shown} == {
+        (given, taken)
+    }
+    view.page.click("#bulk")
+    assert dict(saved(view).verified) == dict.fromkeys(shown, taken)
+    with view.page.expect_download() as waiting:
+        view.page.click("#cleaned")
+    lines = list(csv.DictReader(waiting.value.path().open(encoding="utf-8")))
+    assert len(lines) == len(scores.ids)
+    assert {int(line["id"]) for line in lines if line["verdict"] == "verified"} == set(shown)
+    view.tab("verify")
+    view.page.click("#verdict-undo")
+    assert view.page.inner_text("#progress").startswith("0 verdicts")
 
 
 def test_the_class_can_be_chosen_and_undone(run, opened):
@@ -157,22 +188,6 @@ def test_a_reload_loses_nothing_and_undo_reaches_behind_it(run, opened):
     view.tab("verify")
     assert view.page.is_disabled("#download"), "what is no verdict is not believed"
     assert view.said == []
-
-
-def test_after_the_trusted_set_come_doubts(run, opened):
-    view = opened()
-    view.page.click("[aria-label='Size of the trusted set, per class'] >> text=3")
-    press(view, *["r"] * 12)
-    assert "is complete" in view.page.inner_text("#progress")
-    scores = read_scores(run).scores
-    margins = dict(zip(scores.ids.tolist(), scores.ways["margin"].tolist()))
-    doubts = press(view, "w", "w", "w", "w")
-    ranked = sorted(margins, key=margins.get)
-    assert doubts[::2] == ranked[:2]
-    ties = dict(zip(scores.ids.tolist(), scores.margins.tolist()))  # what the network itself says
-    near = sorted(ties, key=lambda identity: abs(ties[identity]))
-    assert doubts[1::2] == near[:2]
-    assert len(saved(view).exclude) == 4
 
 
 def test_keys_are_for_the_deck_alone(run, opened):
@@ -223,7 +238,7 @@ def test_the_page_and_the_server_write_the_same_file(run, opened):
 def test_rows_and_sentences_instead_of_pictures(run, opened):
     values = np.arange(120 * 6, dtype=float).reshape(120, 6)
     view = opened(Examples(np.arange(120), np.arange(120), values))
-    assert view.all("#deck dd", "e => +e.textContent") == values[card(view)].tolist()
+    assert view.all(".deck-picture dd", "e => +e.textContent") == values[card(view)].tolist()
     texts = {number: f"how <do> I pay bill {number}?" for number in range(120)}
     view = opened(Texts(texts))
     assert view.page.inner_text(".deck-picture").strip("“”") == texts[card(view)]
@@ -250,10 +265,7 @@ def test_numbers_are_verified_with_the_same_keys(browser, tmp_path):
     view = Opened(browser, place)
     view.tab("verify")
     view.page.click("#panel-verify [data-value='3']")
-    assert view.page.inner_text("#progress") == "3 more for a trusted set of 3"
-    likely = press(view, "ArrowRight", "ArrowRight", "ArrowRight")
-    assert not {7, 31} & {*likely}
-    assert view.page.inner_text("#progress").startswith("A trusted set of 3 is complete")
+    assert view.page.inner_text("#progress") == "0 verdicts; 3 sure ones to come, 3"
     assert card(view) == 31
     assert view.page.inner_text("#label") == "12.5"
     view.page.keyboard.press("ArrowUp")
@@ -272,7 +284,6 @@ def test_numbers_are_verified_with_the_same_keys(browser, tmp_path):
         view.page.click("#download")
     rows = read_rows(waiting.value.path(), 80, ("label",))
     assert {i: float(cell) for i, cell in rows.items() if cell} == {
-        **{i: float(targets[i]) for i in likely},
         31: float(true[31]),
     }
     assert rows[7] == ""

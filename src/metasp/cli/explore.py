@@ -17,7 +17,7 @@ from metasp.console import text_console
 from metasp.errors import UserError, or_user_error
 from metasp.reports.explorer import Examples, Material, Missing, Texts, build_page
 from metasp.reports.explorer.desk import Desk, Drawer
-from metasp.reports.explorer.html import Built, Place, embedded
+from metasp.reports.explorer.html import SURE, Built, Place, embedded
 from metasp.reports.explorer.serve import HOST, server_of
 from metasp.reports.suspects import place_words
 from metasp.spec import RunSpec
@@ -48,6 +48,13 @@ Examples:
     show_default=True,
     help="Most examples that the page shows; the rest are only counted.",
 )
+@click.option(
+    "--sure",
+    type=click.IntRange(min=0),
+    default=SURE,
+    show_default=True,
+    help="Examples of each class that are likely right, to verify among the suspects.",
+)
 @import_option
 @data_option
 @json_option
@@ -58,6 +65,7 @@ def command(
     port: int,
     out: Path | None,
     max_examples: int,
+    sure: int,
     data: Path | None,
     as_json: bool,
 ) -> None:
@@ -74,7 +82,7 @@ def command(
     typed_paths = [path for path in (run, run_b) if path is not None]
     places = [Place(str(path), command_again(path)) for path in typed_paths]
     origins = {} if isinstance(material, Missing) else origins_in_words(runs, data)
-    built = build_page(runs, material, names, max_examples, places, origins)
+    built = build_page(runs, material, names, max_examples, places, origins, sure)
     target = out or runs[0].page(*runs[1:])
     write_page(target, built.content)
     if [each.forgotten() for each in runs] != gone:

@@ -15,7 +15,7 @@ import numpy as np
 
 from metasp.metrics import METRICS
 from metasp.reports.compare import refuse_other_data
-from metasp.reports.explorer.pictures import Material, packed, short
+from metasp.reports.explorer.pictures import Material, neighbours, packed, short
 from metasp.reports.explorer.points import ids_to_show
 from metasp.reports.explorer.records import Record, read_run, score_columns
 from metasp.store import RunDir
@@ -39,6 +39,7 @@ SCRIPTS = (
     "main.js",
 )
 LIBRARY = "vendor/echarts.common.min.js"
+SURE = 3  # examples of each class that are likely right, among the suspects to verify
 NOWHERE: Mapping[int, str] = MappingProxyType({})
 
 
@@ -82,6 +83,7 @@ def build_page(
     limit: int = 10_000,
     places: Sequence[Place] = (),
     origins: Mapping[int, str] = NOWHERE,
+    sure: int = SURE,
 ) -> Built:
     """The explorer of one run, or of two to compare. Examples beyond `limit` are only counted.
     `places` say where each of the runs is, and how it is run again; `origins` name the file or
@@ -89,7 +91,7 @@ def build_page(
     records = [read_run(run) for run in runs]
     refuse_other_data([record.spec for record in records if record.spec is not None])
     where = places or [Place("RUN", "metasp run --spec RUN/spec.toml")] * len(records)
-    return page_of(records, material, class_names, limit, where, origins)
+    return page_of(records, material, class_names, limit, where, origins, sure)
 
 
 def page_of(
@@ -99,8 +101,10 @@ def page_of(
     limit: int,
     places: Sequence[Place],
     origins: Mapping[int, str] = NOWHERE,
+    sure: int = SURE,
 ) -> Built:
-    """The page of what has been read."""
+    """The page of what has been read. `sure` examples of each class that are likely right are asked
+    about among the suspects."""
     import pandas as pd
 
     measured = pd.concat([record.points for record in records], ignore_index=True)
@@ -108,7 +112,9 @@ def page_of(
     scored = np.concatenate([record.scores.scores.ids for record in records])
     shown = ids_to_show(measured, first, scored, limit)
     everything = len(np.unique(np.concatenate([measured.id, scored, *first])))
-    pictures, sheets = packed(material.only(shown))
+    visible = material.only(shown)
+    pictures, sheets = packed(visible)
+    near, twins = neighbours(visible)
     names = next((r.class_names for r in records if r.class_names), tuple(map(str, class_names)))
     data = {
         "classes": list(names),
@@ -118,6 +124,9 @@ def page_of(
             for key, m in METRICS.items()
         ],
         "pictures": pictures,
+        "near": list(near.items()),
+        "twins": twins,
+        "sure": sure,
         "origins": [(i, origins[i]) for i in shown.tolist() if i in origins],
         "examples": everything,
         "shown": len(shown),

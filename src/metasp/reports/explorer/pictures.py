@@ -19,6 +19,10 @@ LOSSLESS_BYTES = 2_000_000  # raw pixels up to which a sheet is exact
 BUDGET_BYTES = 9_000_000  # of all sheets; base64 adds a third
 QUALITIES = (85, 70, 50, 30, 15)
 SHOWN_COLUMNS = 40
+COARSE = 16  # pixels of the longer side by which pictures are compared
+NEAREST = 3  # neighbours of each example
+TINY = 1e-9
+NEARLY = 0.2  # of the median distance to the nearest: closer examples are nearly the same
 SHOWN_LETTERS = 2000
 
 
@@ -66,6 +70,37 @@ class Examples:
 Material = Examples | Texts | Missing
 
 
+def neighbours(material: Material) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
+    """Return the ids of the nearest examples to each, and pairs that are nearly the same, by what
+    is seen of them: pixels of small pictures, numbers in units of their deviation, words."""
+    if isinstance(material, Missing):
+        return {}, []
+    if isinstance(material, Texts):
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        ids = np.fromiter(material.words, np.int64, len(material.words))
+        seen = HashingVectorizer(n_features=1024).transform(material.words.values())
+    else:
+        ids, inputs = material.ids, material.inputs[material.rows]
+        seen = thumbnails(inputs, COARSE) if material.are_pictures else inputs
+        seen = np.nan_to_num(seen.reshape(len(ids), -1).astype(np.float32))
+        if not material.are_pictures:
+            seen = (seen - seen.mean(0)) / (seen.std(0) + TINY)
+    if len(ids) <= NEAREST + 1:
+        return {}, []
+    from sklearn.neighbors import NearestNeighbors
+
+    distances, rows = NearestNeighbors(n_neighbors=NEAREST + 1).fit(seen).kneighbors(seen)
+    near, twins = {}, set()
+    limit = NEARLY * float(np.median(distances[:, 1]))
+    for place, identity in enumerate(ids.tolist()):
+        beside = [(d, int(ids[row])) for d, row in zip(distances[place], rows[place])]
+        beside = [(d, other) for d, other in beside if other != identity][:NEAREST]
+        near[identity] = [other for _, other in beside]
+        twins |= {(min(identity, o), max(identity, o)) for d, o in beside if d <= limit}
+    return near, sorted(twins)
+
+
 def packed(material: Material) -> tuple[dict[str, Any], list[str]]:
     """How to find an example in the page, and the sheets of pictures as data URIs."""
     if isinstance(material, Missing):
@@ -84,15 +119,15 @@ def packed(material: Material) -> tuple[dict[str, Any], list[str]]:
     return {**found, "rim": RIM, "perSheet": PER_SHEET, "ids": ids}, sheets(tiles)
 
 
-def thumbnails(images: Array) -> Array:
-    """Bytes (n, height, width, 1 or 3), no side longer than the page needs."""
+def thumbnails(images: Array, side: int | None = None) -> Array:
+    """Bytes (n, height, width, 1 or 3), no side longer than the page needs, or than `side`."""
     if images.dtype != np.uint8:
         low, high = float(images.min(initial=0)), float(images.max(initial=0))
         images = ((images - low) * (255 / ((high - low) or 1))).astype(np.uint8)
     if images.shape[1] not in (1, 3):
         images = images.mean(axis=1, keepdims=True).astype(np.uint8)
     tiles = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
-    side = SIDE if len(tiles) <= MANY else SIDE_IF_MANY
+    side = side or (SIDE if len(tiles) <= MANY else SIDE_IF_MANY)
     longest = max(tiles.shape[1:3])
     if longest <= side or not len(tiles):
         return tiles

@@ -134,7 +134,8 @@ def deck(scores: Scores, way: str) -> dict[str, Any]:
     suspect = scores.order(way)[: min(FURTHER, int(known.sum()))]
     unsure = np.argsort(np.where(known, np.abs(support), np.inf), kind="stable")[: len(suspect)]
     in_turn = np.stack([suspect, unsure], axis=1).reshape(-1)
-    return {"right": right, "then": scores.ids[once(in_turn)].tolist()}
+    first = suspect[: scores.expected(way)]
+    return {"right": right, "then": scores.ids[once(np.concatenate([first, in_turn]))].tolist()}
 
 
 def ids_of(cards: Mapping[str, Any]) -> Array:

@@ -24,7 +24,7 @@ from metasp.reports.explorer.points import (
 )
 from metasp.reports.labels import method_name
 from metasp.reports.runs import flat_spec
-from metasp.reports.suspects import RunScores, scores_of
+from metasp.reports.suspects import RunScores, count_sentence, scores_of
 from metasp.spec import RunSpec
 from metasp.store import RunDir, open_run
 from metasp.store.files import sha256
@@ -142,6 +142,7 @@ def recorded(kept: Kept) -> Record:
         "goals": goals(kept.memory, kept.tasks),
         "trusted": [] if trusted is None else list(zip(trusted["id"], trusted["label"])),
         "corrections": vars(said),
+        "given_labels": kept.spec is not None and on_given_labels(kept.spec),
     }
     scored = kept.scores.scores
     return Record(
@@ -155,6 +156,12 @@ def recorded(kept: Kept) -> Record:
         told,
         kept.spec,
     )
+
+
+def on_given_labels(spec: RunSpec) -> bool:
+    """Return whether the test labels are those of the user's own list, which may be wrong."""
+    own = spec.benchmark.startswith(("folder:", "csv:", "json:", "parquet:", "arrays:"))
+    return own and spec.test is None and spec.true_label_column is None
 
 
 def score_columns(found: RunScores, shown: Array) -> dict[str, Any]:
@@ -189,6 +196,11 @@ def score_columns(found: RunScores, shown: Array) -> dict[str, Any]:
         "ways": ways,
         "best": scores.best,
         "all": len(scores.ids),
+        "count": count_sentence(scores, scores.best) if len(scores.ids) else "",
+        "shares": [
+            [share.label, share.examples, short(share.part), *(share.interval or (None, None))]
+            for share in scores.shares(scores.best)
+        ],
     }
 
 

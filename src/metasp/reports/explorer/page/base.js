@@ -37,7 +37,8 @@ const state = {
   way: null,
   wide: false,
   truth: false,
-  target: 10,
+  target: data.sure,
+  pair: null,
   command: false,
   change: null,
 };
@@ -173,11 +174,11 @@ function say(words) {
 
 const measured = () => run().measurements > 0;
 
+// Without influences map and gallery have the suspects to show, which any method has.
 function noInfluences() {
-  return empty(
-    'This run measured no influence',
-    `The method “${run().method}” learns without asking which examples help. ` +
-      'The tabs Suspects and Verify show which labels look wrong, Memory and Scores what it kept and how well it did. ' +
-      'To see influences, run a method that measures them, such as metasp-rehsel.',
-  );
+  const many = run().tasks.length > 1;
+  return el('p', { class: 'note', id: 'no-influence' },
+    many ? `“${run().method}” measured no influence in this run; a method such as metasp-rehsel measures how examples help and hurt. `
+      : 'With one task there is nothing older to remember, and no influence was measured. ',
+    'Here are all examples, the most suspect first.');
 }

@@ -22,7 +22,8 @@ function renderCompare(panel) {
   const title = (r, number) => `${letter(number)}: ${r.method}${differs ? '' : `, seed ${r.seed}, memory ${r.budget}`}`;
   const parts = heading('Two runs side by side',
     'The same examples, trained in two ways: what was corrected, which labels look wrong in one run alone, and which examples help one run and hurt the other.');
-  parts.push(el('div', { class: 'scroll' }, scoreTable(a, b, title)), ...correctedParts(a, b), ...doubtParts(a, b));
+  parts.push(...correctedParts(a, b), ...doubtParts(a, b), el('h3', {}, 'Scores'), el('div', { class: 'scroll' }, scoreTable(a, b, title)),
+    el('p', { class: 'hint' }, 'One run each: a difference smaller than what another seed would change may be chance.'));
   const found = pairs();
   if (!found.length) {
     parts.push(empty('No example was measured in both runs',

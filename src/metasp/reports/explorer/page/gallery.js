@@ -15,7 +15,7 @@ function galleryTile(row) {
 }
 
 function renderGallery(panel) {
-  if (!measured()) return panel.replaceChildren(...heading('The gallery'), noInfluences());
+  if (!measured()) return renderPlainGallery(panel);
   const tools = el(
     'div',
     { class: 'tools' },
@@ -50,4 +50,17 @@ function renderGallery(panel) {
 
 function allHelp(rows) {
   return run().points[state.measure][rows[rows.length - 1]] < 0;
+}
+
+// What there is without influences: every example that was scored, or the memory.
+function renderPlainGallery(panel) {
+  const { scores } = run();
+  const rows = scores.id.length ? scores.ways[suspectWay()].order : [];
+  if (!rows.length) return panel.replaceChildren(...heading('The gallery'), empty('Nothing to show yet', 'No task of this run is finished, or its method does not say how its examples fare.'));
+  const [box, more] = grid(rows, (row) => {
+    const predicted = predictedOf(scores.id[row]);
+    return tile(scores.id[row], scores.label[row], null, predicted === null || predicted === labelOf(scores.id[row]) ? `task ${scores.task[row] + 1}` : `model: ${className(predicted)}`);
+  }, 96);
+  box.id = 'all';
+  panel.replaceChildren(...heading('The gallery'), noInfluences(), box, more);
 }

@@ -11,7 +11,8 @@ const TABS = {
 const FILTERED = new Set(['map', 'gallery']);
 const FILTERS = ['task', 'label', 'source', 'kept', 'side'];
 const names = Object.keys(TABS).filter((name) =>
-  (name !== 'compare' || data.runs.length > 1) && (name !== 'scores' || !data.numbers));
+  (name !== 'compare' || data.runs.length > 1) && (name !== 'scores' || !data.numbers) &&
+  (name !== 'map' || data.runs.some((r) => r.measurements > 0)));
 
 function refresh() {
   const panel = byId(`panel-${state.tab}`);
@@ -172,6 +173,7 @@ addEventListener('afterprint', () => {
 
 nameTheme();
 renderRunSwitch();
-if (!measured()) state.tab = run().scores.id.length ? 'verify' : run().memory.some((step) => step.held) ? 'memory' : 'scores';
+if (data.runs.length > 1) state.tab = 'compare';
+else if (!measured()) state.tab = run().scores.id.length ? 'verify' : run().memory.some((step) => step.held) ? 'memory' : 'scores';
 if (measured()) state.task = String(run().points.task.reduce((a, b) => Math.max(a, b)));
 renderAll();

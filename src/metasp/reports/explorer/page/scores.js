@@ -5,8 +5,13 @@ function renderScores(panel) {
   const intro = state.scenario === 'class_il'
     ? 'The model chooses among all classes seen so far; nobody tells it the task (class-incremental).'
     : 'The model is told the task of each test example and chooses among its classes (task-incremental).';
-  const parts = [...heading('Scores', intro), el('div', { class: 'tools' }, switcher)];
+  const single = run().tasks.length === 1 && run().finished;
+  const parts = single ? heading('Scores') : [...heading('Scores', intro), el('div', { class: 'tools' }, switcher)];
   if (!scenario) return panel.replaceChildren(...parts, empty('No scores', run().finished ? 'The tasks were not tested.' : 'No task is finished.'));
+  if (single) {
+    parts.push(el('div', { class: 'facts' }, fact(percent(scenario.A_inf), rightWords(run()), testWords(run()))));
+    return panel.replaceChildren(...parts);
+  }
   const curve = el('div', { class: 'chart', id: 'curve-chart' });
   parts.push(
     el('div', { class: 'facts' },
@@ -21,6 +26,11 @@ function renderScores(panel) {
   drawCurves(curve, scenario.matrix);
   if (charts) drawStatistics(...charts);
 }
+
+// Scores on labels that nobody has verified are called so.
+const rightWords = (r) => (r.given_labels ? 'agrees with the given labels of the test examples' : 'right on the test examples');
+const testWords = (r) => (r.given_labels
+  ? 'They were held out of the same list, and some of their labels may be wrong too: a model that is right can stay below 100 %.' : 'After the last epoch.');
 
 function fact(value, name, words) {
   return el('div', { class: 'fact' }, el('strong', {}, value), el('span', {}, name), el('small', {}, words));

@@ -73,9 +73,10 @@ function scored(r) {
   const open = r.scenarios.class_il;
   const given = r.scenarios.task_il;
   if (!open) return r.finished ? '' : 'No task is finished yet.';
-  if (r.finished && r.tasks.length === 1) return `At the end it is right on ${percent(open.A_inf)} of the test examples.`;
+  const does = r.given_labels ? 'agrees with the given labels of' : 'is right on';
+  if (r.finished && r.tasks.length === 1) return `At the end it ${does} ${percent(open.A_inf)} of the test examples.`;
   return (
-    `${r.finished ? 'At the end' : 'So far'} it is right on ${percent(open.A_inf)} of the test ` +
+    `${r.finished ? 'At the end' : 'So far'} it ${does} ${percent(open.A_inf)} of the test ` +
     `examples of ${r.finished ? 'all tasks' : 'these tasks'}, and on ` +
     `${percent(given.A_inf)} when it is told which task an example belongs to.`
   );

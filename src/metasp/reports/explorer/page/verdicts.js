@@ -18,7 +18,7 @@ function newDesk(name) {
     skipped: new Set(kept ? kept.skipped : []),
     past: kept ? kept.past : [],
     version,
-    target: kept ? kept.target : 10,
+    target: kept ? kept.target : data.sure,
     unsaved: Boolean(kept?.unsaved),
   };
 }
@@ -56,17 +56,19 @@ function setState({ id, label, skipped }) {
 }
 
 // A class, null for wrong, undefined for no verdict.
-function decide(id, label, skipped = false) {
-  desk().past.push(stateOf(id));
+function decide(id, label, skipped = false, group = null) {
+  desk().past.push({ ...stateOf(id), group });
   setState({ id, label, skipped });
   keepDesk();
 }
 
-// Takes the last verdict back; gives its id, or null.
+// Takes the last verdict back, or all that were given at once; gives its id, or null.
 function undo() {
-  const before = desk().past.pop();
+  const { past } = desk();
+  const before = past.pop();
   if (!before) return null;
   setState(before);
+  while (before.group && past.at(-1)?.group === before.group) setState(past.pop());
   keepDesk();
   return before.id;
 }
@@ -102,6 +104,19 @@ function download(name, text) {
   link.click();
   link.remove();
   setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+// All examples of this page with what is thought of their labels, as `metasp suspects --cleaned`.
+function cleanedCsv() {
+  const suspects = new Set(suspectRows());
+  const rows = run().scores.id.map((id, row) => {
+    const [label, guess, said] = [labelOf(id), predictedOf(id), desk().said.get(id)];
+    const suspect = suspects.has(row);
+    const clean = said !== undefined ? said : suspect ? (guess === label ? null : guess) : label;
+    const verdict = said === null ? 'wrong' : said !== undefined ? 'verified' : suspect ? 'suspect' : 'ok';
+    return [id, origins.get(id) ?? null, nameInFile(label), verdict, clean === null ? null : nameInFile(clean)];
+  });
+  return [['id', 'file', 'label', 'verdict', 'clean_label'], ...rows].map((line) => line.map(cell).join(',')).join('\r\n') + '\r\n';
 }
 
 function downloadVerified() {

@@ -9,18 +9,27 @@ const KEYS = '1234567890';
 let card = null; // the id on the table
 let choosing = false; // whether the list of classes is open
 
-// A few per class first, the class with the fewest before the others; then where a verdict tells most.
+const MIX = 3; // every third card is a sure one, until each class has enough of them
+const LAST = 20; // verdicts on suspects by which the page says whether more are worth it
+
+// The most suspect first, and among them a few of each class that are likely right.
 function nextCard() {
-  const { said, skipped, target } = desk();
+  const { said, skipped } = desk();
   const open = (id) => !said.has(id) && !skipped.has(id);
+  const suspect = run().deck.then.find(open);
+  const mixed = suspect === undefined || said.size % MIX === MIX - 1 ? sureCard(open) : undefined;
+  return mixed ?? suspect ?? null;
+}
+
+function sureCard(open) {
   const have = verifiedCounts();
-  const poor = Object.keys(run().deck.right).map(Number).filter((label) => (have.get(label) || 0) < target)
+  const poor = Object.keys(run().deck.right).map(Number).filter((label) => (have.get(label) || 0) < desk().target)
     .sort((a, b) => (have.get(a) || 0) - (have.get(b) || 0) || a - b);
   for (const label of poor) {
     const id = run().deck.right[label].find(open);
     if (id !== undefined) return id;
   }
-  return run().deck.then.find(open) ?? null;
+  return undefined;
 }
 
 // Verified examples of each class: those that the run had, and those of this deck.
@@ -56,32 +65,37 @@ function renderVerify(panel) {
 function progress() {
   const left = missing();
   const size = `${desk().target}${data.numbers ? '' : ' per class'}`;
-  const words = left
-    ? `${count(left)} more for a trusted set of ${size}`
-    : `A trusted set of ${size} is complete: from here on each verdict is about a doubtful label`;
+  const asked = new Set(run().deck.then);
+  const last = [...desk().said].filter(([id]) => asked.has(id)).slice(-LAST);
+  const wrong = last.filter(([id, label]) => label !== labelOf(id)).length;
+  const rare = last.length === LAST && wrong <= LAST / 5;
+  const words = rare && !left
+    ? `Enough: of the last ${LAST} suspects you called ${wrong} wrong, and ${size} are sure`
+    : `${plural(desk().said.size, 'verdict')}; ${left ? `${count(left)} sure ones to come, ${size}` : `${size} are sure`}` +
+      (last.length ? `; of the last ${count(last.length)} suspects ${count(wrong)} were wrong` : '');
   const whole = desk().target * Object.keys(run().deck.right).length;
   const bar = el('span', { class: 'meter' }, el('i', {}));
-  bar.firstChild.style.width = `${(100 * (whole - left)) / whole}%`;
+  bar.firstChild.style.width = `${whole ? (100 * (whole - left)) / whole : 100}%`;
   return el('div', { class: 'progress' }, el('strong', { id: 'progress' }, words), bar);
 }
 
 function targetChoice() {
   state.target = desk().target;
   const unit = data.numbers ? 'examples' : 'per class';
-  const box = choice(`Size of the trusted set, ${unit}`, 'target', [3, 5, 10, 20].map((n) => [n, String(n)]), () => {
+  const box = choice(`Sure examples among the suspects, ${unit}`, 'target', [...new Set([0, 3, 5, 10, 20, data.sure])].sort((a, b) => a - b).map((n) => [n, String(n)]), () => {
     desk().target = state.target;
     card = null;
     keepDesk();
     refresh();
   });
-  return el('div', { class: 'check' }, box, unit);
+  return el('div', { class: 'check' }, box, `sure ${unit}`);
 }
 
 function deckCard(id) {
   const label = labelOf(id);
   const predicted = predictedOf(id);
   const model = !data.numbers && predicted !== null && predicted !== label ? predicted : null;
-  return el('div', { class: 'deck', id: 'deck', tabindex: '-1', data: { id } },
+  return el('div', { class: `deck ${pictures.kind === 'texts' ? 'texts' : ''}`, id: 'deck', tabindex: '-1', data: { id } },
     el('div', { class: `deck-picture ${pictures.kind === 'sprites' ? '' : 'wide'}` }, picture(id, 240, `example ${id}`)),
     el('div', { class: 'deck-words' },
       el('p', { class: 'question' }, 'Is this ', el('strong', { id: 'label' }, className(label)), '?'),
@@ -96,7 +110,26 @@ function deckCard(id) {
         model === null ? null : key('M', `It is ${className(model)}, as the model says`, 'model', () => judge(model)),
         key('↓', 'Skip', 'skip', () => skipCard()),
         key('⌫', 'Undo', 'undo', () => takeBack(), !desk().past.length)),
-      choosing ? classList(label) : null));
+      choosing ? classList(label) : null,
+      el('div', { class: 'references' }, references(id, label, 'labelled'), model === null ? null : references(id, model, 'suggested:'), nearest(id))));
+}
+
+// Verified examples of a class or, where there are none, the easiest.
+function references(id, label, words) {
+  if (data.numbers) return null;
+  const verified = [...desk().said, ...run().trusted].filter(([other, given]) => given === label && other !== id).map(([other]) => other);
+  const easiest = (run().deck.right[label] || []).filter((other) => other !== id && !desk().said.has(other) && !verified.includes(other));
+  return strip(`${words} ${className(label)}`, [...verified, ...easiest].slice(0, 3));
+}
+
+const nearOf = new Map(data.near);
+const nearest = (id) => strip('nearest', nearOf.get(id) || [], true);
+
+function strip(title, ids, named = false) {
+  if (!ids.length || pictures.kind === 'none') return null;
+  return el('figure', { class: 'strip' }, el('figcaption', {}, title), el('div', {}, ids.map((id) =>
+    el('button', { type: 'button', class: 'plain', 'aria-label': `details of example ${id}`, on: { click: () => openDetail(id) } },
+      picture(id, 64, `example ${id}`), named && labelOf(id) !== -1 ? el('small', {}, className(labelOf(id))) : null))));
 }
 
 function key(sign, words, name, act, off = false) {
@@ -109,8 +142,8 @@ function why(id) {
   const row = rowOf(id);
   const value = way.values[row];
   const told = value === null ? '' : ` (${run().scores.best} ${short(value)})`;
-  if (missing() && run().deck.right[groupOf(labelOf(id))]?.includes(id)) return `for the trusted set: its label is likely right${told}`;
-  if (way.support[row] !== null && way.support[row] < 0) return `its label looks wrong${told}`;
+  if (way.order.indexOf(row) < way.expected) return `its label looks wrong${told}`;
+  if (run().deck.right[groupOf(labelOf(id))]?.includes(id)) return `its label is likely right${told}`;
   return `the model is not sure${told}`;
 }
 
