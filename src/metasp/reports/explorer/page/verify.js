@@ -65,8 +65,8 @@ function renderVerify(panel) {
 function progress() {
   const left = missing();
   const size = `${desk().target}${data.numbers ? '' : ' per class'}`;
-  const asked = new Set(run().deck.then);
-  const last = [...desk().said].filter(([id]) => asked.has(id)).slice(-LAST);
+  const sure = new Set(Object.values(run().deck.right).flatMap((ids) => ids.slice(0, desk().target)));
+  const last = [...desk().said].filter(([id]) => !sure.has(id)).slice(-LAST);
   const wrong = last.filter(([id, label]) => label !== labelOf(id)).length;
   const rare = last.length === LAST && wrong <= LAST / 5;
   const words = rare && !left
