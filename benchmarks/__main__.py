@@ -31,13 +31,15 @@ NAMES = (
     "libraries",
     "cleanlab",
     "counts",
+    "corrected",
     "peers",
     "startup",
     "reports",
     "lazy",
     "growth",
 )
-OF_DATA = ("libraries", "cleanlab", "counts", "peers", "lazy")  # those that measure on data sets
+# Those that measure on data sets:
+OF_DATA = ("libraries", "cleanlab", "counts", "corrected", "peers", "lazy")
 
 
 @click.command()
@@ -73,6 +75,7 @@ def command(
       libraries  our influence against captum, Kronfluence and pyDVL
       cleanlab   wrong labels found by our scores and by cleanlab, same network
       counts     how many labels are said to be wrong, on forty streams
+      corrected  what helps most once suspects are listed
       peers      nine methods beside Avalanche's: accuracy and time
       startup    a run from its command to its first step, and each run of a sweep, in seconds
       reports    tables of hundreds and thousands of runs, in seconds

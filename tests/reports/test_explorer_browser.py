@@ -99,18 +99,6 @@ def test_filters_change_what_is_shown(real, opened):
     assert view.page.inner_text("#found") == f"{len(columns['id']):,} measurements"
 
 
-def test_a_side_is_opened_over_all_tasks(real, opened):
-    columns, view = table(real[1]), opened(real[1])
-    view.page.select_option("#choose-label", "3")
-    view.page.click(".side.neither")
-    view.page.click("text=Most helpful first")
-    rows = zip(columns["id"], columns["stability"], columns["plasticity"])
-    wanted = sorted(i for i, *values in rows if min(values) >= 0)
-    assert view.page.inner_text("#found") == f"{len(wanted):,} measurements"
-    view.page.select_option("#choose-task", "4")
-    assert view.page.inner_text("#found").endswith(" examples")
-
-
 def test_an_unfinished_run_is_told_as_far_as_it_came(opened, tmp_path):
     view = opened([make_run(tmp_path, finish=False)], Missing("gone."))
     words = view.page.inner_text("#summary")
@@ -118,7 +106,7 @@ def test_an_unfinished_run_is_told_as_far_as_it_came(opened, tmp_path):
     assert "So far it is right on 90.0 % of the test examples of these tasks" in words
 
 
-@pytest.mark.parametrize("words", ["Remembering", "Learning", "Both together"])
+@pytest.mark.parametrize("words", ["Learning", "Both together"])
 def test_the_gallery_is_sorted(real, opened, words):
     name = {"Remembering": "stability", "Learning": "plasticity", "Both together": "fused"}[words]
     columns, view = table(real[1]), opened(real[1])
@@ -223,6 +211,8 @@ def test_it_looks_right(real, opened, look):
         top, bottom = view.page.evaluate(BOUNDS, "#map")
         assert bottom - top > 250
         assert bottom <= 800, "the whole map is seen before anything is scrolled"
+    edges = view.all("[role=tab]", "e => e.getBoundingClientRect().right")
+    assert max(edges) <= view.page.viewport_size["width"], "all tabs can be tapped"
     for name in view.tabs:
         view.tab(name)
         top, bottom = view.page.evaluate(BOUNDS, f"#panel-{name}")

@@ -1,23 +1,17 @@
 """Ranking of suspects against hand-made tables, and its area under the curve against all pairs."""
 
 import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 
 import metasp
 from metasp.cli import main
-from metasp.data import load_source
-from metasp.data.loading import origins_of
-from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.tables import INFLUENCE
 from metasp.suspects import quality, score_examples
@@ -247,14 +241,6 @@ def test_chances_beside_odds_add_up_to_how_many_are_wrong() -> None:
     assert scores.support("odds").tolist() == odds
 
 
-def test_what_is_expected_is_so_for_each_class() -> None:
-    """A class with small margins hides nothing of one with large ones."""
-    margins = [20.0] * 50 + [1.0] * 40 + [-1.0] * 10
-    scores = score_examples({0: fared(margins, [0] * 50 + [1] * 50)})
-    assert scores.expected("margin") == 10
-    assert score_examples({0: fared([-1.0] * 5)}).expected("margin") == 5
-
-
 def test_a_run_of_one_task_of_a_folder_names_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,30 +301,3 @@ def test_rows_of_one_file_are_numbers_in_a_terminal_of_eighty_columns(
     table = "\n".join(line for line in lines if line.startswith("│"))
     assert any(name in table for name in names)
     assert "…" not in table
-
-
-def test_rows_of_tables_are_named_by_their_file(tmp_path: Path) -> None:
-    inputs, labels = np.arange(24, dtype=np.uint8).reshape(24, 1), [0, 1] * 12
-    pictures = [np.full((4, 4), value * 10, np.uint8) for value in inputs[:, 0]]
-    (tmp_path / "set").mkdir()
-    parts = {"train-0": (4, 12), "train-1": (12, 24), "test-0": (0, 4)}
-    for name, (start, stop) in parts.items():
-        cells = []
-        for picture in pictures[start:stop]:
-            stream = io.BytesIO()
-            Image.fromarray(picture).save(stream, "PNG")
-            cells.append({"bytes": stream.getvalue(), "path": None})
-        rows = pa.table({"image": cells, "label": labels[start:stop]})
-        pq.write_table(rows, tmp_path / "set" / f"{name}.parquet")
-    spec = RunSpec(benchmark=f"folder:{tmp_path / 'set'}")
-    source = load_source(spec, None)
-    spec = spec.with_(data_digest=source.digest)
-    found, why = origins_of(spec, None, source.train.ids.tolist())
-    assert why is None
-    for identity, shade in zip(source.train.ids.tolist(), source.train.take(
-            torch.arange(20)).inputs[:, 0, 0, 0].tolist()):  # fmt: skip
-        name, row = found[identity]
-        start, _ = parts[name.removesuffix(".parquet")]
-        assert (start + row) * 10 == shade
-    other = spec.with_(data_digest="0" * 16)
-    assert "no longer what the run was trained on" in origins_of(other, None, [0])[1]
