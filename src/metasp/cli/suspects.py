@@ -156,7 +156,7 @@ def judge_by_folds(run: RunDir, data: Path | None, folds: int) -> None:
 
 def write_cleaned(run: RunDir, told: RunScores, way: str, data: Path | None, target: Path) -> None:
     """Write all examples with what is thought of their labels."""
-    from metasp.data.origin import origins_of
+    from metasp.data.loading import origins_of
 
     rows = cleaned_rows(run, told, way)
     origins, _ = origins_of(run.spec(), data, [row["id"] for row in rows])
