@@ -67,6 +67,12 @@ def pair():
     )
 
 
+SLOW = [
+    pytest.param(make, marks=pytest.mark.slow) for make in (bert, vit)
+]  # they load transformers
+MODELS = [*SLOW, pair]
+
+
 def problem(make):
     """A model in float64 and three batches, the same each time."""
     with torch.random.fork_rng():
@@ -102,7 +108,7 @@ def float64():
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("steps", [1, 2, 3])
-@pytest.mark.parametrize("make", [bert, vit, pair])
+@pytest.mark.parametrize("make", MODELS)
 def test_equals_the_gradient_through_the_weights(make, steps):
     model, batch, old, new = problem(make)
     optimizer = adamw(model, new)
@@ -116,7 +122,7 @@ def test_equals_the_gradient_through_the_weights(make, steps):
     assert r.path == "tape"
 
 
-@pytest.mark.parametrize("make", [bert, vit, pair])
+@pytest.mark.parametrize("make", MODELS)
 def test_the_recorded_pass_and_the_scope(make):
     model, batch, old, new = problem(make)
     head = "head" if make is pair else "classifier"
@@ -132,6 +138,7 @@ def test_the_recorded_pass_and_the_scope(make):
         sp_influence(model, LOSS, old, old, new, lr=0.1, recorded=recorded)
 
 
+@pytest.mark.slow
 def test_a_dictionary_of_another_kind_is_one():
     model, batch, old, _ = problem(bert)
     wanted = example_influence(model, LOSS, batch, old, lr=0.1)

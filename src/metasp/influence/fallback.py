@@ -126,6 +126,7 @@ class Repeated:
 
     @contextmanager
     def _repeating(self) -> Iterator[None]:
+        """Draw the same numbers, keep the random state, and say what cannot be differentiated."""
         drew, device = self.drew_from is not None, self.inputs[0].device
         try:
             with kept_random_state(device) if drew else nullcontext(), differentiable_twice():

@@ -197,6 +197,13 @@ def shortened(model: nn.Module) -> list[Tensor]:
             and isinstance(m, nn.Embedding | nn.EmbeddingBag)]  # fmt: skip
 
 
+def norms(model: nn.Module) -> Tensor:
+    """Return the norm of each parameter that is not one which every pass shortens."""
+    passing = {id(weight) for weight in shortened(model)}
+    values = torch._foreach_norm([p.detach() for p in model.parameters() if id(p) not in passing])
+    return torch.stack([value.double() for value in values])
+
+
 @contextmanager
 def kept_values(model: nn.Module) -> Iterator[None]:
     """Undo the shortening of embeddings, and what a checkpointed layer that runs again in a

@@ -70,6 +70,7 @@ def _convolution(
     x, w = input.detach(), weight.detach()
 
     def by_weight(dw: Tensor, values: Tensor) -> Tensor:
+        """Return the tangents that those of the weight make, (directions, n, …)."""
         if groups > 1:
             return torch.stack([op(values, one, None, *settings) for one in dw])
         # All directions at once, side by side on the output channels.
@@ -167,6 +168,7 @@ def normalised(
     def one(
         values: Tensor, dx: Tensor | None, dw: Tensor | None, db: Tensor | None, into: Tensor
     ) -> None:
+        """Write the tangent of one direction: scale·dx + slope·x + shift, per channel."""
         slope, shift = zero if dw is None else dw, zero if db is None else db
         if dx is not None and over is not None:
             _, dot, total = torch.ops.aten.native_batch_norm_backward(

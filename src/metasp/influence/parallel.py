@@ -45,6 +45,7 @@ class Like(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Like":
+        """Return what the tensor looks like."""
         return cls(tensor.shape, tensor.dtype, tensor.device)
 
 
@@ -112,6 +113,7 @@ class Ranks:
         return text.numpy().tobytes()
 
     def _sum(self, buffer: Tensor) -> None:
+        """Add up the buffers of all processes, in place."""
         with others_alive():
             dist.all_reduce(buffer, group=self.group)
         self.reduced += 1
@@ -154,6 +156,7 @@ class Share:
 
     @property
     def rows(self) -> slice:
+        """Return the rows of this rank, as a slice of all of them."""
         return slice(*self.bounds[self.ranks.rank : self.ranks.rank + 2])
 
 
@@ -163,6 +166,8 @@ def applied(kind: type[Function], *arguments: Any) -> Any:
 
 
 class _Copied(Function):
+    """Common to shares: the tensor itself on each rank; backward: the sum over the ranks."""
+
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
@@ -175,6 +180,8 @@ class _Copied(Function):
 
 
 class _Summed(Function):
+    """Shares to common: the sum over the ranks; backward: a copy on each rank."""
+
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, like: Any, *tensors: Tensor | None) -> Any:
         ctx.set_materialize_grads(False)
@@ -189,6 +196,8 @@ class _Summed(Function):
 
 
 class _Taken(Function):
+    """Common to shares: the rank's rows of all; backward: the rows of all again."""
+
     @staticmethod
     def forward(ctx: Any, share: Share, full: Tensor, dim: int) -> Tensor:
         ctx.share, ctx.dim = share, dim
@@ -201,6 +210,8 @@ class _Taken(Function):
 
 
 class _Gathered(Function):
+    """Shares to common: the rows of all ranks; backward: the rank's own rows."""
+
     @staticmethod
     def forward(ctx: Any, share: Share, local: Tensor, dim: int) -> Tensor:
         ctx.share, ctx.dim = share, dim
@@ -247,10 +258,13 @@ def total(ranks: Ranks, local: Tensor) -> Tensor:
 
 
 def _copied_rule(out: Any, ranks: Ranks, tensors: Sequence[Tensor]) -> Linearised:
+    """Return the rule of `copied`: tangents are the same on all ranks already."""
     return Linearised(tuple(t for t in tensors if t.requires_grad), lambda moved, layout: moved)
 
 
 def _gathered_rule(out: Tensor, share: Share, local: Tensor) -> Linearised:
+    """Return the rule of `gathered`: the tangents (directions, rows, …) of all ranks, joined."""
+
     def push(tangents: Tangents, layout: Layout) -> Tangents:
         (moved,) = tangents
         return [None if moved is None else share.ranks.all_rows(moved, share.bounds, 1)]

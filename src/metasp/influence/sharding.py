@@ -67,6 +67,7 @@ class OverRanks(TorchFunctionMode):
 
     @contextmanager
     def _within_attention(self) -> Iterator[None]:
+        """Note that the first axis holds the heads of each example, until the block ends."""
         self.attending = True
         try:
             yield
@@ -84,6 +85,7 @@ class OverRanks(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
+        """Normalise by the statistics of the rows of all ranks in training mode."""
         statistics = (running_mean, running_var)
         if not training:
             return F.batch_norm(input, *statistics, weight, bias, False, momentum, eps)
@@ -97,6 +99,7 @@ class OverRanks(TorchFunctionMode):
         training: bool = True,
         inplace: bool = False,
     ) -> Tensor:
+        """Drop what one process would drop of these rows."""
         return input * self._noise(func, input, p) if training and p > 0 else input
 
     def _attention(
@@ -109,6 +112,7 @@ class OverRanks(TorchFunctionMode):
         is_causal: bool = False,
         **settings: Any,
     ) -> Tensor:
+        """Compute softmax(Q Kᵀ / √d) V with the weights dropped that one process would drop."""
         weights = query.new_empty(*query.shape[:-1], key.shape[-2])
         mask = self._noise(F.dropout, weights, dropout_p) != 0
         out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
@@ -202,6 +206,7 @@ def all_rows(local: Tensor) -> Tensor:
 
 @contextmanager
 def _under_way(share: Share) -> Iterator[None]:
+    """Note that a share is being computed, until the block ends."""
     before = HERE.set(share)
     try:
         yield
@@ -278,6 +283,11 @@ def written_out(
 
 
 class _Normalised(Function):
+    """Batch normalisation over ranks by torch's kernels: one exchange forward, one backward.
+
+    Arguments: share, input (n, c, …), weight (c,), bias (c,), eps. Returns the output and the mean
+    and variance (c,) of all ranks' rows."""
+
     @staticmethod
     def forward(
         ctx: Any, share: Share, input: Tensor, weight: Tensor | None, bias: Tensor | None,
@@ -335,6 +345,7 @@ def all_sums(share: Share, local: Tensor) -> Tensor:
 
 
 def _batch_norm_rule(out: Tensor, share: Share, input: Tensor, *more: Any) -> Linearised | None:
+    """Return the rule of `batch_norm`, whose two sums per channel are taken over all ranks."""
     _, _, weight, bias, _, eps = more
     mean, inverse, count = out.statistics  # type: ignore[attr-defined]
     if input.dtype != mean.dtype:

@@ -58,6 +58,7 @@ def fuse(stability: Tensor, plasticity: Tensor, gamma: float | None = None) -> F
 
 
 def check_gamma(gamma: float | None) -> None:
+    """Raise unless it is a weight between 0 and 1, or None."""
     if gamma is not None and not 0.0 <= gamma <= 1.0:
         raise UserError(f"gamma is {gamma}: give a number between 0 and 1, or None to compute it.")
 
@@ -193,6 +194,8 @@ class _PseudoSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class _Result:
+    """Influences (goals, n), the way that computed the first step's part, and the goals' losses."""
+
     values: Tensor  # (goals, n)
     path: str
     goal_losses: list[float]

@@ -43,6 +43,7 @@ from metasp.influence.functional import (
     RandomState,
     by_name,
     example_losses,
+    norms,
     shortened,
     uncompiled,
     with_values,
@@ -227,6 +228,7 @@ class Recorder(TorchFunctionMode):
         return slot
 
     def _new_slot(self, tensor: Tensor) -> int:
+        """Number a tensor that an operation has just made, or a leaf."""
         self._slots += 1
         self._seen[id(tensor)] = (weakref.ref(tensor), self._slots, tensor._version)
         return self._slots
@@ -239,6 +241,8 @@ class Recorder(TorchFunctionMode):
         read: tuple[list[Tensor], list[int], dict[int, int]],
         state: RandomState | None,
     ) -> None:
+        """Put the linearised form of a call on the tape, by its rule or as one to repeat; ``read``
+        has the tensors it read, their versions before it, and their slots."""
         tensors, versions, slots = read
         outputs = [t for t in tensors_in(out) if t.requires_grad]
         changed = any(t._version != v for t, v in zip(tensors, versions))
@@ -357,20 +361,13 @@ def record_in_scope(
 
 def _taped(model: nn.Module, loss_fn: Loss, batch: Pair) -> tuple[Tensor, Tape]:
     """Return the losses of a forward pass and its tape."""
-    recorder, before = Recorder(batch[1].device), _sizes(model)
+    recorder, before = Recorder(batch[1].device), norms(model)
     with recorder:
         losses = example_losses(model, loss_fn, batch)
     tape = recorder.finish(losses)
-    if not torch.equal(before, _sizes(model)):
+    if not torch.equal(before, norms(model)):
         tape.trap = REWRITTEN
     return losses, tape
-
-
-def _sizes(model: nn.Module) -> Tensor:
-    """Return the norm of each parameter that is not one which every pass shortens."""
-    passing = {id(weight) for weight in shortened(model)}
-    norms = torch._foreach_norm([p.detach() for p in model.parameters() if id(p) not in passing])
-    return torch.stack([norm.double() for norm in norms])
 
 
 def products_from_tape(problem: Problem, theta: Named, directions: Named) -> tuple[Tensor, Named]:

@@ -92,6 +92,8 @@ class SGDUpdate(Update):
     """The step of ``torch.optim.SGD``, written out."""
 
     def step(self, theta: Named, grads: Named, state: State) -> Stepped:
+        """Take a step: g ← g + λθ, m ← μm + (1 − τ)g, θ ← θ − lr·m, or by Nesterov
+        θ − lr·(g + μm)."""
         moved: Named = {}
         after: State = {}
         for settings, names in self.groups:
@@ -111,6 +113,9 @@ class SGDUpdate(Update):
         return Stepped(moved, after, partial(self._back, state))
 
     def _back(self, state: State, p: Named, q: State, _: bool) -> Adjoint:
+        """Return the adjoints before a step from p and q, those of θ and m after it:
+
+        s = ∂/∂g = (1 − τ)(q − lr·p), ∂/∂m = μ(q − lr·p), ∂/∂θ = p + λs."""
         adjoint = Adjoint({}, {}, {})
         for settings, names in self.groups:
             lr, momentum, decay = settings["lr"], settings["momentum"], settings["weight_decay"]
@@ -139,6 +144,8 @@ class TorchUpdate(Update):
     kind: type[Optimizer]
 
     def step(self, theta: Named, grads: Named, state: State) -> Stepped:
+        """Take a step by the optimizer's own code. The way back reads off columns by dual
+        numbers."""
         moved, after = self._take(theta, grads, state)
 
         def back(p: Named, q: State, earlier: bool) -> Adjoint:
@@ -281,6 +288,7 @@ def clipped(grads: Named, limit: float) -> tuple[Named, Callable[[Named], Named]
         return grads, lambda s: s
 
     def unclip(s: Named) -> Named:
+        """Return the adjoints (goals, *shape) of the gradients before they were shortened."""
         along = torch.stack([(s[k] * g).flatten(1).sum(1) for k, g in grads.items()]).sum(0)
         factor = along * (-scale / ((norm + 1e-6) * norm))
         return {k: scale * s[k] + factor.view(-1, *[1] * g.dim()) * g for k, g in grads.items()}
