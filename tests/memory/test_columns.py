@@ -47,15 +47,6 @@ def test_each_row_has_the_values_it_was_written_with():
     assert memory["logits"][[1, 3]].isnan().all()
 
 
-def test_what_the_writer_does_not_give_is_blank_and_nothing_is_left_of_the_example_before():
-    memory = filled()
-    memory.write(torch.tensor([0]), examples([20]), task=4)
-    assert memory["logits"][0].isnan().all()
-    assert int(memory["seen"][0]) == 7
-    assert not bool(memory.pinned[0])
-    assert memory["logits"][2].tolist() == [11.0, 12.0]
-
-
 def test_a_wider_row_widens_all_and_the_new_places_are_unknown():
     memory = filled()
     memory.write(torch.tensor([1]), examples([12]), 4, logits=torch.tensor([[1.0, 2.0, 3.0]]))
@@ -110,12 +101,6 @@ def test_the_table_lists_what_has_one_value_per_slot():
     assert table["seen"] == [6, 5]
     assert table["pinned"] == [False, False]
     assert not {"logits", "patch"} & set(table)
-
-
-def test_two_columns_of_one_name_must_be_the_same():
-    Memory(2, [Column("logits", of="outputs"), Column("logits", of="outputs")])
-    with pytest.raises(ValueError, match="two different columns are called 'logits'"):
-        Memory(2, [Column("logits", of="outputs"), Column("logits")])
 
 
 def offer_for(memory, labels, ids, task):

@@ -31,26 +31,11 @@ def decide(name, memory, points, influence, task=0, labels=None, ids=None, **giv
     return placement
 
 
-def test_kmeans_finds_separate_groups():
-    points, group = blobs()
-    cluster, distance = kmeans(lambda rows: points[rows], len(points), 6, Streams(2)["k"])
-    pairs = set(zip(group.tolist(), cluster.tolist()))
-    assert len(pairs) == 6
-    means = torch.stack([points[group == g].mean(0) for g in group])
-    assert torch.allclose(distance, (points - means).square().sum(1), atol=1e-3)
-
-
 def test_kmeans_is_as_good_as_scikit_learns():
     points = torch.rand(800, 8, generator=Streams(0)["points"])
     _, distance = kmeans(lambda rows: points[rows], 800, 20, Streams(0)["k"], iterations=50)
     other = KMeans(20, n_init=1, random_state=0).fit(points.numpy()).inertia_
     assert float(distance.sum()) < 1.05 * other
-
-
-def test_kmeans_of_identical_rows():
-    cluster, distance = kmeans(lambda rows: torch.ones(len(rows), 3), 10, 4, Streams(0)["k"])
-    assert distance.max() == 0
-    assert cluster.min() >= 0
 
 
 def test_clusters_without_rows_take_the_first_of_those_that_are_equally_far():
@@ -98,16 +83,6 @@ def test_without_cluster_it_stores_the_best_outright():
     influence = torch.rand(len(points), generator=Streams(3)["i"])
     placement = decide("rehsel-without-cluster", Memory(6), points, influence)
     assert sorted(placement.chosen.tolist()) == sorted(influence.argsort()[:6].tolist())
-
-
-def test_without_influence_it_stores_the_nearest_to_each_centre():
-    points, group = blobs()
-    influence = torch.rand(len(points), generator=Streams(3)["i"])
-    placement = decide("rehsel-without-influence", Memory(6), points, influence)
-    for g in range(6):
-        own = torch.nonzero(group == g).flatten()
-        gaps = (points[own] - points[own].mean(0)).norm(dim=1)
-        assert int(own[gaps.argmin()]) in placement.chosen.tolist()
 
 
 @pytest.mark.parametrize("name", [n for n in SELECTIONS if n.startswith("rehsel")])
@@ -167,13 +142,6 @@ def test_kmeans_goes_by_distance_wherever_the_rows_lie(offset):
     for label in range(6):
         assert len(nearest[group == label].unique()) == 1
     assert distance.max() < 10
-
-
-def test_where_all_fit_they_enter_in_their_order_and_nothing_is_clustered():
-    offer = Offer(torch.zeros(4, dtype=torch.long), torch.arange(4), 0, 1,
-                  lambda rows: pytest.fail("points were asked for"), torch.rand(4))  # fmt: skip
-    placement = SELECTIONS["rehsel"].decide(Memory(4), offer, Streams(1)["selection"])
-    assert placement.chosen.tolist() == placement.slots.tolist() == [0, 1, 2, 3]
 
 
 def test_a_run_offers_the_mean_losses_of_what_the_memory_holds(monkeypatch):

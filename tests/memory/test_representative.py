@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from metasp.errors import UserError
 from metasp.events import StepTaken, TaskFinished
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.memory.herding import herding_order, kmeans_order
@@ -50,15 +49,6 @@ def test_ties_are_decided_by_id_wherever_the_rows_lie():
         assert found.tolist() == herd_by_hand(features[order], ids, 24)
 
 
-def test_the_order_does_not_depend_on_how_the_rows_are_offered():
-    draw = Streams(9)["features"]
-    features, ids = torch.rand(200, 16, generator=draw), torch.arange(200)
-    mixed = torch.randperm(200, generator=draw)
-    once = ids[herding_order(features, ids, 50, draw)]
-    again = ids[mixed][herding_order(features[mixed], ids[mixed], 50, draw)]
-    assert torch.equal(once, again)
-
-
 def test_kmeans_takes_the_nearest_to_each_centre_the_largest_cluster_first():
     draw = Streams(1)["features"]
     directions = torch.eye(4)
@@ -71,11 +61,6 @@ def test_kmeans_takes_the_nearest_to_each_centre_the_largest_cluster_first():
         own = torch.nonzero(group == group[row]).flatten()
         gaps = (unit[own] - unit[own].mean(0)).norm(dim=1)
         assert row == int(own[gaps.argmin()])
-
-
-def test_kmeans_of_identical_rows_still_fills_the_share():
-    found = kmeans_order(torch.ones(9, 3), torch.arange(9) + 50, 4, Streams(0)["k"])
-    assert len(set(found.tolist())) == 4
 
 
 def stream(name, capacity, tasks, points, memory=None, **given):
@@ -169,13 +154,6 @@ def test_a_share_larger_than_what_the_filter_lets_in_is_filled_from_the_rest(poi
     assert max(history[0][0][:15]) < min(history[0][0][15:])
 
 
-@pytest.mark.parametrize("name", ["herding", "kmeans-features"])
-def test_a_memory_smaller_than_the_classes_goes_on_changing(name, points):
-    memory, _ = stream(name, 3, range(5), points)
-    assert len(memory) == 3
-    assert int(memory.tasks.max()) == 4
-
-
 def test_classes_that_come_back_share_the_memory_by_task(points):
     memory = Memory(12, SELECTIONS["herding"].columns)
     labels = torch.arange(60) % 2
@@ -189,12 +167,6 @@ def test_classes_that_come_back_share_the_memory_by_task(points):
         memory.apply(placed, Batch(ids[:, None].float(), labels, ids), task)
     assert memory.tasks.bincount().tolist() == [4, 4, 4]
     assert memory.labels.bincount().tolist() == [6, 6]
-
-
-def test_without_features_it_says_so():
-    rows = Batch(torch.zeros(4, 1), torch.zeros(4).long(), torch.arange(4))
-    with pytest.raises(UserError, match="goes by features, and none were offered"):
-        SELECTIONS["herding"].offer(Memory(2, SELECTIONS["herding"].columns), rows, 0, None)
 
 
 def test_online_it_holds_a_share_of_the_task_at_hand_and_ends_as_herding_does():

@@ -44,46 +44,6 @@ def test_reservoir_gives_every_item_the_same_chance():
     assert chisquare(hits.numpy()).pvalue > 1e-3
 
 
-def test_reservoir_keeps_its_count_across_a_restore():
-    memory, again = Memory(3), Memory(3)
-    offer(memory, "reservoir", batch(range(50)))
-    again.load_state_dict(memory.state_dict())
-    assert again.offered == 50
-    one = offer(memory, "reservoir", batch(range(50, 90)), seed=3)
-    two = offer(again, "reservoir", batch(range(50, 90)), seed=3)
-    assert torch.equal(one.slots, two.slots)
-    assert torch.equal(memory.ids, again.ids)
-
-
-def test_ring_keeps_the_newest_of_each_task():
-    memory = Memory(10)
-    for task in range(5):
-        for start in range(0, 8, 4):
-            ids = range(100 * task + start, 100 * task + start + 4)
-            offer(memory, "ring", batch(ids), task)
-    assert sorted(memory.ids.tolist()) == [6, 7, 106, 107, 206, 207, 306, 307, 406, 407]
-
-
-def test_ring_is_first_in_first_out_when_its_share_is_below_a_batch():
-    memory = Memory(10)
-    offer(memory, "ring", batch(range(5)), tasks=5)
-    offer(memory, "ring", batch([5]), tasks=5)
-    assert sorted(memory.ids[memory.occupied].tolist()) == [4, 5]
-
-
-def test_greedy_is_balanced_at_every_moment():
-    memory, made = Memory(12), generator(1)
-    seen: dict[int, int] = {}
-    labels = torch.randint(0, 4, (200,), generator=made)
-    for number, label in enumerate(labels.tolist()):
-        offer(memory, "greedy", batch([number], [label]), made=made)
-        seen[label] = seen.get(label, 0) + 1
-        held = memory.labels[memory.occupied].bincount(minlength=4)
-        share = 12 // len(seen)
-        assert all(held[y] >= min(share, count) for y, count in seen.items())
-    assert memory.labels.bincount().tolist() == [3, 3, 3, 3]
-
-
 @pytest.mark.parametrize("name", ["class-balanced", "task-balanced"])
 def test_task_end_selections_share_evenly_and_hold_nothing_twice(name):
     memory, made = Memory(50), generator(0)
@@ -118,38 +78,6 @@ def test_low_loss_takes_the_lower_half_of_each_class_and_shares_evenly():
             if label // 2 == task:
                 assert loss[example - 100 * task] <= middle[label]
     assert memory.labels.bincount().tolist() == [5, 5, 5, 5]
-
-
-def test_low_loss_prefers_what_it_holds_to_wrong_labels_of_an_old_class():
-    """Two in ten of a later task carry an old label, all wrong, with the highest losses of all."""
-    memory = Memory(40)
-    decide_by_loss(memory, batch(range(50), [0, 1] * 25), torch.rand(50, generator=generator(1)))
-    labels = torch.tensor([0, 1, 2, 3, 2, 3, 2, 3, 2, 3] * 10)
-    loss = torch.rand(100, generator=generator(2)) + 2.0 * (labels < 2)
-    decide_by_loss(memory, batch(range(100, 200), labels), loss, task=1)
-    assert memory.labels.bincount().tolist() == [10, 10, 10, 10]
-    assert memory.ids[memory.labels < 2].max() < 50
-
-
-def test_low_loss_chooses_at_random_within_the_half():
-    kept = torch.zeros(20)
-    for seed in range(300):
-        memory = Memory(4)
-        offered = Offer(
-            torch.zeros(20), torch.arange(20), 0, 1, final_loss=lambda: torch.arange(20.0)
-        )
-        placed = SELECTIONS["low-loss"].decide(memory, offered, generator(seed))
-        kept[placed.chosen] += 1
-    assert kept[10:].sum() == 0
-    assert chisquare(kept[:10].numpy()).pvalue > 1e-3
-
-
-def test_low_loss_fills_the_memory_from_the_other_half_rather_than_leave_it_empty():
-    memory = Memory(8)
-    decide_by_loss(memory, batch(range(10)), torch.arange(10.0))
-    kept = set(memory.ids.tolist())
-    assert set(range(5)) < kept
-    assert len(memory) == 8
 
 
 def test_low_loss_without_losses_says_so():

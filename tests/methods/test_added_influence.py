@@ -41,14 +41,6 @@ def test_added_to_er_in_its_schedule_it_is_metasp():
     assert any("gamma" in words for _, words in told(digits("er", influence="metasp", **QUICK)))
 
 
-def test_added_to_er_with_its_memory_it_is_metasp_robust():
-    dirty = {"label_noise": 0.3, "epochs": 3, "trusted": 1, "memory": 30, **QUICK}
-    one = digits("metasp-robust", **dirty)
-    two = digits("er", influence="robust", selection="judged", **dirty)
-    assert told(one) == told(two)
-    assert torch.equal(weights(one), weights(two))
-
-
 @pytest.mark.parametrize("method", TAKES)
 @pytest.mark.parametrize("influence", INFLUENCE)
 def test_it_weighs_every_method_that_updates_and_shuffled_it_weighs_others(method, influence):
@@ -141,14 +133,6 @@ def test_training_stats_know_no_loss_of_rows_without_their_label():
 def test_what_cannot_be_is_one_sentence(method, changes, words):
     with pytest.raises(UserError, match=words):
         digits(method, **changes)
-
-
-def test_its_memory_may_go_by_what_it_found():
-    finish(digits("derpp", influence="metasp", selection="rehsel", settings={"cluster": "features"},
-                  **QUICK))  # fmt: skip
-    trainer = digits("er-ace", influence="robust", selection="judged", label_noise=0.3, **QUICK)
-    finish(trainer)
-    assert len(trainer.learner.memory) == 20
 
 
 def test_the_stored_spec_says_all_that_was_done(tmp_path):

@@ -5,12 +5,11 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from metasp.events import Evaluated
 from metasp.learner import ContinualLearner
 from metasp.types import Batch
-from tests.learner.factories import pair, regression, squares
+from tests.learner.factories import pair
 from tests.methods.factories import digits, train
 from tests.methods.test_der import drawn, growing
 
@@ -125,25 +124,3 @@ def test_a_head_that_grows_and_a_file_in_between(tmp_path):
     now = learner._trainer.method.stable.tensors["head.weight"]
     assert (len(stable), len(now)) == (2, 4)
     assert learner.score(pair(1)) > 0.5
-
-
-def test_what_an_average_knew_stays_when_the_head_grows():
-    learner = growing("cls-er", lr=0.3)
-    learner.learn(pair(0), progress=False)
-    method, model = learner._trainer.method, learner.model
-    stable = method.stable.tensors["head.weight"].clone()
-    model.head = nn.Linear(16, 5)
-    grown = method.averages()[1].tensors["head.weight"]
-    assert torch.equal(grown[:2], stable)
-    assert torch.equal(grown[2:], model.head.weight[2:])
-
-
-def test_it_learns_a_regression():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 2))
-    learner = ContinualLearner(model, "cls-er", loss_fn=squares, memory=20, epochs=10, lr=0.05)
-    before = learner.score(regression(0.0))
-    for shift in (0.0, 1.0):
-        learner.learn(regression(shift), progress=False)
-    assert learner.score(regression(0.0)) < 0.7 * before

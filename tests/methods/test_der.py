@@ -1,19 +1,15 @@
 """DER and DER++: the loss by hand, what is stored of an example and when, and two draws."""
 
 import copy
-from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy.stats import chisquare
 from torch import nn
 
 from metasp.learner import ContinualLearner
-from metasp.methods.context import unweighed
 from metasp.methods.losses import distance_to
-from metasp.types import Batch
-from tests.learner.factories import pair, regression, squares
+from tests.learner.factories import pair
 from tests.methods.factories import digits, train
 
 
@@ -109,30 +105,6 @@ def test_at_a_tasks_end_it_stores_what_the_network_says_then():
     torch.testing.assert_close(memory["logits"], said)
 
 
-def test_the_two_draws_are_independent():
-    """How many of 5 drawn slots of 10 are drawn again: hypergeometric."""
-    trainer = digits("derpp", memory=10, memory_batch=5, backbone="mlp")
-    train(trainer, 3)
-    both: Counter[int] = Counter()
-    firsts: Counter[int] = Counter()
-
-    def watch(learner, objective):
-        ids = objective.batch.ids[-10:].tolist()
-        both[len(set(ids[:5]) & set(ids[5:]))] += 1
-        firsts.update(ids[:5])
-        return unweighed(learner, objective)
-
-    trainer.learner.weigh = watch
-    new = trainer.tasks[0].train.take(torch.arange(4))
-    for _ in range(600):
-        trainer.method.step(new, None)
-    chances = [1 / 252, 25 / 252, 100 / 252, 100 / 252, 25 / 252, 1 / 252]
-    seen = [both[0] + both[1], both[2], both[3], both[4] + both[5]]
-    wanted = [600 * p for p in (26 / 252, chances[2], chances[3], 26 / 252)]
-    assert chisquare(seen, wanted).pvalue > 1e-3
-    assert chisquare(list(firsts.values())).pvalue > 1e-3
-
-
 def test_known_places_alone_are_compared():
     outputs = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
     nan = torch.nan
@@ -175,22 +147,3 @@ def test_logits_of_a_head_that_has_grown_since():
     assert memory["logits"][3:5].isnan().all()
     learner.learn(pair(3, 60), progress=False)
     assert memory["logits"].isfinite().any(1).all()
-
-
-def test_it_learns_a_regression():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 2))
-    learner = ContinualLearner(model, "derpp", loss_fn=squares, memory=20, epochs=10, lr=0.05)
-    before = learner.score(regression(0.0))
-    for shift in (0.0, 1.0):
-        learner.learn(regression(shift), progress=False)
-    assert learner.score(regression(0.0)) < 0.5 * before
-
-
-def test_plain_epochs_store_logits_too():
-    trainer = digits("derpp", epochs=2, rehearse_last=1)
-    train(trainer, 4)
-    memory = trainer.learner.memory
-    assert memory["logits"][memory.occupied].isfinite().all()
-    assert isinstance(memory.read(memory.occupied), Batch)

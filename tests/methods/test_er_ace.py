@@ -65,10 +65,3 @@ def test_a_step_is_the_sum_of_both_means_in_one_pass():
     assert report.loss == pytest.approx((each[:6].mean() + each[6:].mean()).item(), rel=1e-5)
     for ours, other in zip(learner.model.parameters(), model.parameters()):
         torch.testing.assert_close(ours, other.detach() - 0.05 * other.grad, atol=1e-6, rtol=1e-4)
-
-
-def test_where_every_task_has_all_classes_nothing_is_masked():
-    trainer = digits("er-ace", benchmark="rotated-digits", limit_per_class=3, epochs=1)
-    train(trainer, 6)
-    assert trainer.position.task == 1
-    assert trainer.method.present == trainer.method.seen == list(range(10))

@@ -10,7 +10,7 @@ from torch import nn
 from metasp.errors import UserError
 from metasp.methods.gdumb import cutmix, restart, warm_restarts
 from metasp.types import Batch
-from tests.methods.factories import blobs, digits, finish, on, train, weights
+from tests.methods.factories import blobs, digits, on, train, weights
 
 
 @pytest.mark.parametrize("memory", [10, 23, 64])
@@ -83,23 +83,6 @@ def test_collecting_does_not_train():
     assert torch.equal(weights(trainer), before)
 
 
-def test_it_looks_once_at_a_task_whatever_the_epochs_and_is_tested_after_each():
-    trainer = digits("gdumb", epochs=4, settings={"memory_epochs": 2})
-    events = finish(trainer)
-    collected = [e for e in events if e[0] == "StepTaken" and "'collect'" in e[1]]
-    assert len(collected) == 5 * 3
-    assert sum(name == "Evaluated" for name, _ in events) == 10
-
-
-def test_its_optimizer_is_the_published_one():
-    trainer = digits("gdumb")
-    group = trainer.learner.optimizer.param_groups[0]
-    assert (group["momentum"], group["weight_decay"], group["lr"]) == (0.9, 1e-6, 0.05)
-    changed = digits("gdumb", momentum=0.0, weight_decay=0.1, lr=0.2)
-    group = changed.learner.optimizer.param_groups[0]
-    assert (group["momentum"], group["weight_decay"], group["lr"]) == (0.0, 0.1, 0.2)
-
-
 def test_the_learning_rate_is_that_of_torch_with_a_slow_first_epoch():
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.05)
@@ -111,12 +94,6 @@ def test_the_learning_rate_is_that_of_torch_with_a_slow_first_epoch():
         assert 0.05 * warm_restarts(epoch) == pytest.approx(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-
-
-def test_a_run_follows_that_schedule():
-    trainer = digits("gdumb", settings={"memory_epochs": 4, "train_batch": 24}, memory=10)
-    rates = [e.lr for e in trainer.run() if getattr(e, "kind", "") == "dumb" and e.task == 0]
-    assert rates == pytest.approx([0.05 * warm_restarts(epoch) for epoch in range(4)])
 
 
 def test_cutmix_says_how_much_is_whose():

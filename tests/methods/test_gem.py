@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 
-from metasp.methods import gem
 from metasp.methods.gradients import quiet_gradient
 from tests.methods.factories import changed, digits, everything, fill, train, weights
 
@@ -41,21 +40,6 @@ def test_gem_steps_against_the_memory_of_no_past_task(turn):
     assert report.numbers["projected"] == 1.0  # a new task conflicts with the old ones
 
 
-@pytest.mark.parametrize("statistics", [False, True])
-def test_gem_looks_at_a_task_of_the_memory_in_portions(statistics, monkeypatch):
-    """BatchNorm normalises each portion by itself, which tells portions from the whole."""
-    trainer = in_third_task("gem", memory_statistics=statistics)
-    memory = trainer.learner.memory
-    slots = torch.nonzero(memory.tasks == 0).flatten()
-    assert len(slots) > 4
-    parts = slots.split(4)
-    by_hand = [len(part) / len(slots) * gradient_by_hand(trainer, part) for part in parts]
-    monkeypatch.setattr(gem, "PORTION", 4)
-    found = trainer.method.memory_gradient(0)
-    torch.testing.assert_close(found, sum(by_hand), atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(found, gradient_by_hand(trainer, slots), atol=1e-3)
-
-
 def test_gem_takes_the_current_task_for_no_constraint():
     trainer = digits("gem", selection="reservoir")
     train(trainer, 2)
@@ -75,21 +59,6 @@ def test_agems_look_at_the_memory_moves_no_statistics():
     assert not torch.equal(found["norms.0.running_mean"], before)
     for name, wanted in model.named_buffers():
         assert torch.equal(found[name], wanted), name
-
-
-def test_agem_steps_against_no_reference_and_uses_the_whole_budget():
-    trainer = in_third_task("agem")
-    learner = trainer.learner
-    assert len(learner.memory) == learner.memory.capacity
-    stream = learner.streams["replay"].get_state()
-    slots = learner.memory.draw(8, learner.streams["replay"])
-    learner.streams["replay"].set_state(stream)
-    reference = gradient_by_hand(trainer, slots)
-    before = weights(trainer)
-    report = trainer.method.step(trainer.tasks[2].train.take(torch.arange(8)), None)
-    direction = (before - weights(trainer)) / learner.optimizer.param_groups[0]["lr"]
-    assert report.numbers["projected"] == 1.0
-    assert float(reference @ direction) == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize("backbone", ["convnet", "resnet18"])
@@ -131,11 +100,3 @@ def test_whether_the_memory_moves_the_running_statistics(moves):
     trainer.method.step(new, None)
     for (name, ours), other in zip(learner.model.named_buffers(), model.buffers()):
         torch.testing.assert_close(ours, other, msg=name)
-
-
-def test_the_gradient_is_the_same_whether_statistics_move_or_not():
-    trainer = in_third_task("gem")
-    method = trainer.method
-    loud = method.memory_gradient(1)
-    method.settings = type(method.settings)(memory_statistics=False)
-    torch.testing.assert_close(method.memory_gradient(1), loud, atol=1e-6, rtol=1e-4)

@@ -83,17 +83,6 @@ def test_edits_are_written_back_and_shrink_with_age():
         assert (memory["edits"] == age + 1).all()
 
 
-def test_a_newcomer_starts_with_the_full_rate():
-    trainer = digits("gmed", settings={"edit_rate": 1.0, "edit_decay": 0.5}, memory=10)
-    train(trainer, 3)
-    method, memory = trainer.method, trainer.learner.memory
-    memory.update(memory.occupied, edits=torch.full((10,), 3))
-    memory.write(torch.tensor([4]), trainer.tasks[0].train.take(torch.tensor([9])), 0)
-    expected = torch.full((10,), 0.125)
-    expected[4] = 1.0
-    assert torch.equal(method.rates(memory["edits"]), expected)
-
-
 def test_bytes_become_the_floats_of_the_same_image():
     trainer = digits("gmed", settings={"edit_rate": 0.0})
     train(trainer, 6)

@@ -8,8 +8,8 @@ import torch
 from metasp.errors import UserError
 from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods.gss import redundancy
-from metasp.types import Batch, Examples, Task
-from tests.methods.factories import blobs, changed, digits, everything, fill, on, train, weights
+from metasp.types import Batch
+from tests.methods.factories import changed, digits, everything, train
 
 DECIDE = SELECTIONS["gradient-diverse"].decide
 
@@ -82,48 +82,12 @@ def test_a_later_row_of_a_batch_meets_what_an_earlier_one_changed():
     assert placement.chosen.tolist() == [0]
 
 
-def test_it_keeps_the_diverse_and_drops_the_redundant():
-    """300 copies of one example, and 12 others scattered late among them: a reservoir of 12 would
-    hold 0.5 of the others on average."""
-    trainer = on(blobs([40, 40]), "gss", memory=12, backbone="mlp", width=8)
-    generator = torch.Generator().manual_seed(3)
-    inputs = torch.full((312, 1, 6, 6), 0.9)
-    labels = torch.zeros(312, dtype=torch.long)
-    rare = 60 + 20 * torch.arange(12)
-    inputs[rare] = 0.9 + 0.3 * torch.randn(12, 1, 6, 6, generator=generator)
-    labels[rare] = 1
-    stream = Examples.of(inputs, labels)
-    task = Task(0, (0, 1), stream, stream)
-    for start in range(0, 312, 8):
-        trainer.method.remember(stream.take(torch.arange(start, start + 8)), task)
-    held = trainer.learner.memory["redundancy"]
-    assert 0 <= float(held.min()) < float(held.max()) <= 2  # noted beside each example
-    assert len(trainer.learner.memory) == 12
-    assert int(trainer.learner.memory.labels.sum()) >= 4
-
-
 def test_only_gss_can_use_its_selection():
     with pytest.raises(UserError, match="use gss"):  # before anything is trained
         digits("er", selection="gradient-diverse")
     offer = Offer(torch.zeros(2).long(), torch.arange(2), 0, 1)  # in a loop of one's own
     with pytest.raises(UserError, match="only gss"):
         SELECTIONS["gradient-diverse"].decide(Memory(4), offer, torch.Generator())
-
-
-def test_gss_with_another_selection_is_er():
-    one, other = digits("gss", selection="reservoir", lr=0.1), digits("er", lr=0.1)
-    for trainer in (one, other):
-        train(trainer, 12)
-    assert torch.equal(one.learner.memory.ids, other.learner.memory.ids)
-    assert torch.equal(weights(one), weights(other))
-
-
-def test_references_are_fewer_when_the_memory_is_small():
-    trainer = digits("gss", settings={"references": 10})
-    fill(trainer, each=2)
-    new = trainer.tasks[0].train.take(torch.arange(8))
-    trainer.method.remember(new._replace(ids=new.ids + 10_000), trainer.tasks[0])
-    assert len(trainer.learner.memory) == 10
 
 
 @pytest.mark.parametrize("every", [False, True])

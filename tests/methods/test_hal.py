@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from metasp.methods.hal import add_at_most_as_long
 from tests.methods.factories import changed, digits, everything, train, weights
 
 ROWS, WEIGHT = torch.arange(8), 0.05
@@ -70,26 +69,6 @@ def test_predictions_on_anchors_are_tied():
     assert moved(2.0, "now") > free
 
 
-def test_without_a_mean_feature_anchors_are_pulled_to_none():
-    """‖f − f‖² has no slope, so that its weight has no say; with a mean it has."""
-    trainer = with_anchors(settings={"anchor_steps": 2}, lr=0.01)
-    method = trainer.method
-    starts, forgetful, mean = (
-        method.starts(trainer.tasks[1]),
-        method.forgetful(),
-        method.mean_feature,
-    )
-
-    def slope(weight, at):
-        method.settings = method.settings.with_(feature_weight=weight)
-        method.mean_feature = at
-        return method.slope(starts, forgetful)
-
-    assert torch.equal(slope(0.0, None), slope(5.0, None))
-    assert torch.equal(slope(0.0, None), slope(0.0, mean))
-    assert not torch.allclose(slope(5.0, None), slope(5.0, mean))
-
-
 def test_the_pull_of_anchors_is_never_longer_than_the_gradient():
     trainer = with_anchors(settings={"anchor_steps": 2, "anchor_weight": 1e6}, lr=0.01)
     twin = copy.deepcopy(trainer)
@@ -99,37 +78,6 @@ def test_the_pull_of_anchors_is_never_longer_than_the_gradient():
         each.method.step(trainer.tasks[2].train.take(ROWS), None)
     pull = weights(trainer) - weights(twin)
     assert float(pull.norm()) == pytest.approx(float((weights(twin) - start).norm()), rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    "backbone", ["mlp", "convnet", pytest.param("resnet18", marks=pytest.mark.slow)]
-)
-def test_learned_anchors_would_be_forgotten_more(backbone):
-    trainer = digits(
-        "hal", backbone=backbone, width=16 if backbone == "mlp" else 4, lr=0.1, epochs=3
-    )
-    trainer.method.settings = type(trainer.method.settings)(anchor_steps=30)
-    train(trainer, 13)
-    method, learner = trainer.method, trainer.learner
-    starts, forgetful = method.starts(trainer.tasks[1]), method.forgetful()
-    learner.optimizer.param_groups[0]["lr"] = 1e-4  # so that no step of the climb overshoots
-    before = everything(trainer)
-    anchors = method.learn_anchors(starts, forgetful)
-    assert changed(before, everything(trainer)) == []
-
-    now = copy.deepcopy(learner.model).double()
-    later = copy.deepcopy(now)
-    later.load_state_dict(forgetful, strict=False)
-
-    def worth(inputs):
-        inputs = inputs.double()
-        losses = [learner.loss_fn(net(inputs), starts.labels) for net in (later, now)]
-        away = ((now.features(inputs) - method.mean_feature) ** 2).sum(1)
-        return (losses[0] - losses[1] - 0.1 * away).detach()
-
-    assert anchors.shape == starts.inputs.shape
-    assert sorted(starts.labels.tolist()) == sorted(trainer.tasks[1].classes)
-    assert worth(anchors).sum() > worth(starts.inputs).sum() + 1e-6
 
 
 def test_the_slope_of_an_anchor_is_its_formula():
@@ -144,17 +92,6 @@ def test_the_slope_of_an_anchor_is_its_formula():
     worth = worth - 0.7 * (now.features(x) - method.mean_feature).square().sum(1)
     (wanted,) = torch.autograd.grad(worth.sum(), x)
     torch.testing.assert_close(method.slope(starts, forgetful), wanted, atol=1e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize("side", ["trial", "now"])
-def test_a_parameter_that_no_prediction_needs_stays_out(side):
-    trainer = with_anchors(settings={"anchor_steps": 1, "drift_at": side})
-    learner = trainer.learner
-    learner.model.unused = torch.nn.Parameter(torch.ones(3))
-    learner.optimizer.add_param_group({"params": [learner.model.unused]})
-    trainer.method.step(trainer.tasks[2].train.take(ROWS), None)
-    assert learner.model.unused.grad is None
-    assert learner.model.unused.tolist() == [1, 1, 1]
 
 
 def test_the_forgetful_copy_is_an_epoch_of_sgd_on_the_memory_and_leaves_no_trace():
@@ -210,11 +147,3 @@ def test_a_forgotten_example_takes_its_anchor_along_and_no_other():
     method.forget(torch.tensor([int(ids[1]), 10_000]))
     assert torch.equal(method.anchors_ids, ids[kept])
     assert torch.equal(method.anchors, anchors[kept])
-
-
-def test_a_parameter_without_a_gradient_gets_the_part_that_is_added():
-    """(3, 4) is twice as long as 2.5, so half of each part is added."""
-    with_one, without = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
-    with_one.grad = torch.tensor([2.5])
-    add_at_most_as_long([(with_one, torch.tensor([3.0])), (without, torch.tensor([4.0]))])
-    assert (with_one.grad.item(), without.grad.item()) == pytest.approx((4.0, 2.0))

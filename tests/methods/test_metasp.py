@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from metasp.api import run
 from metasp.data.transform import Transform
 from metasp.errors import UserError
-from metasp.events import StepTaken, TaskFinished
+from metasp.events import StepTaken
 from metasp.influence import Influence
 from metasp.memory import Memory, selection
 from metasp.methods.context import Plan, TrainingContext
@@ -22,7 +21,7 @@ from metasp.methods.weighting import (
     validation_sets,
 )
 from metasp.types import Batch, Examples, Streams
-from tests.helpers import final_weights, finish, outcome
+from tests.helpers import final_weights, finish
 from tests.methods.factories import digits
 
 SCHEDULED = {"epochs": 3, "selection": "task-balanced"}
@@ -54,12 +53,6 @@ def test_with_zero_influence_it_is_er_with_its_schedule(tiny, monkeypatch):
     # The noted influence is metasp's own: zero where er knows none.
     assert one.pop("memory/influence") != two.pop("memory/influence")
     assert one == two
-
-
-def test_with_influence_it_is_not(tiny):
-    er = finish(tiny("er", method="er", rehearse_last=1, **SCHEDULED))
-    meta = finish(tiny("metasp", method="metasp", settings={"influence_last": 1}, **SCHEDULED))
-    assert learned(er)["model/head.weight"] != learned(meta)["model/head.weight"]
 
 
 @pytest.mark.parametrize("method", ["er", "mir", "gss", "gmed"])
@@ -148,13 +141,6 @@ def test_stability_is_measured_on_earlier_tasks_alone():
     assert min(new.ids.tolist()) >= 12
 
 
-def test_a_first_task_has_nothing_to_remember(tiny):
-    experiment = tiny(method="er", observe=1, epochs=2)
-    steps = [e for e in experiment.events() if isinstance(e, StepTaken)]
-    assert {e.task for e in steps if "gamma" in e.numbers} == {1, 2, 3, 4}
-    assert set(experiment.directory.influence()["task"]) == {1, 2, 3, 4}
-
-
 def by_hand(model, batch, old, new, rule, lr):
     """Weights from the definition: a gradient through the pseudo update, one example at a time."""
     names = [name for name, _ in model.named_parameters()]
@@ -198,18 +184,6 @@ def test_the_weighted_update_by_hand(rule):
     assert len(learner.influence_stats) == 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backbone", ["convnet", "resnet18"])
-def test_without_strength_it_is_er_with_the_same_schedule_and_memory(backbone, tmp_path):
-    """So that the control differs from MetaSP by the influence alone."""
-    common = {"backbone": backbone, "width": 8, "epochs": 3, "memory": 30, "threads": 1}
-    common |= {"limit_per_class": 40, "tasks": 5, "runs": tmp_path, "lr": 0.03}
-    control = run(method="er", rehearse_last=1, selection="task-balanced", **common)
-    ours = run(method="metasp", influence_last=1, strength=0.0, **common)
-    for scenario in ("class_il", "task_il"):
-        assert ours[scenario]["matrix"] == control[scenario]["matrix"]
-
-
 def test_validation_sets_are_drawn_anew_from_memory_and_task():
     learner = small_learner(net(), None)
     draws = [validation_sets(learner, 4, 6) for _ in range(3)]
@@ -244,40 +218,6 @@ def test_validation_sets_are_verified_ones_where_every_class_has_some():
     assert any(len(set(new.ids.tolist())) == 6 for _, new in drawn)
 
 
-@pytest.mark.parametrize("method", ["metasp", "metasp-rehsel"])
-def test_memory_is_full_and_evenly_shared_after_each_task(tiny, method):
-    experiment = tiny(method=method, epochs=2, memory=33)
-    valid: set[int] = set()
-    for event in experiment.events():
-        if isinstance(event, TaskFinished):
-            valid |= set(experiment.benchmark.tasks[event.task].train.ids.tolist())
-            ids, tasks = event.memory["id"], event.memory["task"]
-            assert len(ids) == len(set(ids)) == 33
-            assert set(ids) <= valid
-            shares = [tasks.count(task) for task in range(event.task + 1)]
-            assert max(shares) - min(shares) <= 1
-
-
-def test_influence_is_kept_for_every_example_met(tiny):
-    experiment = tiny(method="metasp-rehsel", epochs=2)
-    memory = {
-        e.task: set(e.memory["id"]) for e in experiment.events() if isinstance(e, TaskFinished)
-    }
-    rows = pq.read_table(experiment.directory.path / "influence.parquet").to_pylist()
-    assert {row["task"] for row in rows} == {1, 2, 3, 4}
-    for task in range(1, 5):
-        own = [row for row in rows if row["task"] == task]
-        new = {row["id"] for row in own if row["source"] == "new"}
-        assert new == set(experiment.benchmark.tasks[task].train.ids.tolist())
-        old = {row["id"] for row in own if row["source"] == "memory"}
-        assert old <= memory[task - 1]
-        assert {row["id"] for row in own if row["kept"]} <= memory[task]
-    labels = {i: y for t in experiment.benchmark.tasks
-              for i, y in zip(t.train.ids.tolist(), t.train.labels.tolist())}  # fmt: skip
-    assert all(row["label"] == labels[row["id"]] for row in rows)
-    assert all(row["count"] > 0 and row["loss"] >= 0 for row in rows)
-
-
 @pytest.mark.parametrize(
     ("selection", "column"), [("rehsel-filter", "fused"), ("rehsel-filter-by-loss", "loss")]
 )
@@ -291,16 +231,6 @@ def test_a_filter_keeps_the_higher_half_out(tiny, selection, column):
         kept = [row[column] for row in own if row["kept"]]
         assert kept
         assert max(kept) <= statistics.median_low(row[column] for row in own)
-
-
-@pytest.mark.slow
-def test_on_digits_it_is_far_above_finetuning(tiny):
-    """Five epochs on all digits; fine-tuning ends at the last task's share, a fifth."""
-    full = {"epochs": 5, "limit_per_class": None, "memory": 200}
-    meta = outcome(finish(tiny("a", method="metasp-rehsel", **full)))["class_il"]["A_inf"]
-    finetuned = outcome(finish(tiny("b", method="finetune", **full)))["class_il"]["A_inf"]
-    assert finetuned < 0.25
-    assert meta > 0.7
 
 
 def test_features_are_what_the_head_sees():

@@ -9,12 +9,10 @@ from metasp.errors import UserError
 from metasp.events import StepTaken
 from metasp.influence import sp_influence
 from metasp.learner import ContinualLearner
-from metasp.methods.metasp import MetaSP, MetaSPSettings, influence_epochs
+from metasp.methods.metasp import MetaSP, MetaSPSettings
 from metasp.methods.weighting import validation_sets, validation_size
 from metasp.store.forget import cleared
-from tests.helpers import finish, outcome
 from tests.methods.factories import digits
-from tests.methods.factories import finish as finish_trainer
 from tests.methods.test_metasp import net, small_learner
 
 
@@ -24,11 +22,6 @@ def test_validation_sizes():
     assert validation_size(30.0, 100, 200) == 30
     assert validation_size(300.0, 100, 200) == 100
     assert validation_size(None, 100, 10) == 2
-
-
-def test_schedule_is_the_papers_scaled():
-    assert [influence_epochs(None, n) for n in (50, 10, 5, 1)] == [5, 1, 1, 1]
-    assert influence_epochs(3, 5) == 3
 
 
 def test_more_influence_epochs_than_epochs_are_refused():
@@ -109,32 +102,3 @@ def test_every_second_step(tiny):
     steps = [e for e in tiny(method="metasp", epochs=2, settings={"every": 2}).events()
              if isinstance(e, StepTaken) and e.kind == "influence"]  # fmt: skip
     assert ["gamma" in e.numbers for e in steps] == [i % 2 == 0 for i in range(len(steps))]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"precision": "bf16"},
-        {"momentum": 0.9, "lr": 0.02},
-        pytest.param({"compile": True, "backbone": "mlp", "epochs": 8}, marks=pytest.mark.slow),
-    ],
-)
-def test_variants_run(tiny, changes):
-    if changes.get("compile"):
-        pytest.importorskip("torch._inductor")
-    small = {"tasks": 2, "limit_per_class": 16, "batch_size": 16, "memory_batch": 16, "epochs": 5}
-    run = tiny(method="metasp", **{**small, "width": 32, **changes})
-    assert outcome(finish(run))["task_il"]["A_1"] > 0.5
-
-
-def test_clusters_of_features_by_setting_and_by_name_are_the_same():
-    by_name = digits("metasp-rehsel", selection="rehsel-features")
-    by_setting = digits("metasp-rehsel", settings={"cluster": "features"})
-    published = digits("metasp-rehsel")
-    ids = []
-    for trainer in (by_name, by_setting, published):
-        finish_trainer(trainer)
-        ids.append(trainer.learner.memory.ids.tolist())
-    assert ids[0] == ids[1] != ids[2]
-    with pytest.raises(UserError, match="use rehsel for pixels"):
-        digits("metasp", selection="rehsel-features", settings={"cluster": "pixels"})

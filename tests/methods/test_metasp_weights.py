@@ -12,23 +12,12 @@ from metasp.methods.weighting import (
     as_written,
     released,
 )
-from tests.methods.factories import digits, train, weights
-from tests.methods.factories import finish as finish_trainer
+from tests.methods.factories import digits, train
 from tests.methods.test_metasp import net, objective_of, small_learner
 
 
 def influence(s, p):
     return Influence(torch.tensor(s), torch.tensor(p), "", 2.0, 0.5)
-
-
-def test_a_given_gamma_is_used_as_it_is():
-    found = influence([1.0, -2.0, 0.5], [0.2, 0.1, -0.3])
-    for gamma, goal in ((1.0, found.stability), (0.0, found.plasticity)):
-        assert torch.allclose(as_written(found, gamma).weights, 1 / 3 - goal)
-        got = released(found, gamma)
-        size = found.old_loss if gamma else found.new_loss
-        assert got.fused.norm() == pytest.approx(size)
-        assert got.weights.sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("rule", ["released", "as-written"])
@@ -96,23 +85,6 @@ def test_shuffled_weights_are_the_same_weights_elsewhere():
     ordered, shuffled = weights(False), weights(True)
     assert not torch.equal(ordered, shuffled)
     assert torch.equal(ordered.sort().values, shuffled.sort().values)
-
-
-def test_dealt_weights_come_from_a_stream_of_their_own():
-    """Neither the global random state nor another stream has a say in them, or moves."""
-    ends = []
-    for seed in (1, 2):
-        trainer = digits("metasp", settings={"shuffle_influence": True}, limit_per_class=4, tasks=2)
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        events = finish_trainer(trainer)
-        assert torch.equal(before, torch.get_rng_state())
-        ends.append((events, weights(trainer)))
-    assert ends[0][0] == ends[1][0]
-    assert torch.equal(ends[0][1], ends[1][1])
-    otherwise = digits("metasp", limit_per_class=4, tasks=2)
-    finish_trainer(otherwise)
-    assert not torch.equal(weights(otherwise), ends[0][1])
 
 
 def test_weighing_tells_the_outputs_of_the_batch():

@@ -128,29 +128,6 @@ def test_with_verified_examples_it_finds_and_keeps_out_the_wrong_majority():
     assert sum(i in wrong for i in held) <= 0.1 * len(held)
 
 
-def test_nothing_of_the_test_data_or_of_later_tasks_stands_in_the_goal():
-    trainer = digits("metasp-robust", **NOISY, trusted=2, epochs=3)
-    seen: list[int] = []
-    learner = trainer.learner
-    plain = learner.unaugmented
-
-    def watched(raw):
-        seen.extend(raw.ids.tolist())
-        return plain(raw)
-
-    learner.unaugmented = watched
-    for event in trainer.run():
-        if type(event).__name__ == "StepTaken" and event.task == 0:
-            allowed = trainer.tasks[0]
-            mine = {*allowed.train.ids.tolist(), *allowed.trusted.ids.tolist()}
-            assert set(seen) <= mine
-            seen.clear()
-        elif type(event).__name__ == "StepTaken":
-            break
-        else:
-            seen.clear()  # testing looks at test data
-
-
 def offered(right, loss=None):
     """Ten examples of each of three classes, whose features are their numbers, and a memory of 12
     after it chose among them."""

@@ -234,7 +234,7 @@ def right_by(scores: Tensor, labels: Tensor, verified: Tensor) -> Tensor:
     scores = scores - scores.mean(1, keepdim=True)  # only differences say anything
     reference = Reference(scores[verified], labels[verified], verified[verified])
     judged = judge_labels(scores, labels, reference)
-    return (1 - judged.wrong).nan_to_num(nan=1.0)
+    return judged.odds.sigmoid().nan_to_num(nan=1.0)
 
 
 @final

@@ -24,13 +24,15 @@ START = 0.8  # the same where the means are those of the given labels, which wid
 ALIKE = 0.1  # part of the covariance that is the same in all directions
 RIGHT = 0.5  # right labels that count beside those of each class, in mean sizes of a class
 ANY = 0.1  # examples with each label that count beside those of each class
+CALM = 0.1  # part of the log odds that comes true: features of a network are no normal clouds
 LEAST, FEW = 0.1, 50  # agreement below which features cannot tell labels, unless of few rows
 TINY = 1e-9
 
 
 class Judged(NamedTuple):
-    """Of each label the logarithm of the odds that it is right, and the chance that it is wrong;
-    NaN: nothing to compare with. `looks_like` is the most likely class. All (n,)."""
+    """Of each label the logarithm of the odds that it is right, by the model, and the chance that
+    it is wrong, as it comes true; NaN: nothing to compare with. `looks_like` is the most likely
+    class. All (n,)."""
 
     odds: Tensor
     wrong: Tensor
@@ -66,7 +68,7 @@ def judge_labels(features: Tensor, labels: Tensor, reference: Reference) -> Judg
         looks_like[met] = classes[likely.argmax(1)]
         if agreement(rows, start) > LEAST:
             odds[met] = odds_of(likely, given)
-    return Judged(odds, (-odds).sigmoid(), looks_like)
+    return Judged(odds, (-CALM * odds).sigmoid(), looks_like)
 
 
 def fit(rows: Tensor, given: Tensor, start: Tensor) -> Tensor:
@@ -217,13 +219,20 @@ def judge(learner: TrainingContext, examples: Examples) -> Verdicts:
     stands = torch.isin(labels, goal.labels)
     compared = torch.where(stands, labels, goal.labels[0])
     reference = goal.reference._replace(verified=torch.ones_like(goal.verified))
-    judged = judge_labels(seen.features, compared, reference)
+    judged = full = judge_labels(seen.features, compared, reference)
+    # An example may really be of the classes that are given to those it came with.
+    among = torch.isin(goal.labels, labels)
+    if len({*goal.labels[among].tolist()}) > 1:
+        among_given = Reference(*(column[among] for column in reference))
+        judged = judge_labels(
+            seen.features, torch.where(stands, labels, goal.labels[among][0]), among_given
+        )
     new = goal.tasks == goal.tasks.max()
     return Verdicts(
         head_influence(seen, labels, goal.seen.at(~new), goal.labels[~new]),
         head_influence(seen, labels, goal.seen.at(new), goal.labels[new]),
         judged.wrong.masked_fill(~stands, torch.nan),
-        judged.looks_like,
+        full.looks_like,
     )
 
 
