@@ -278,11 +278,6 @@ class Intake:
         """Raise if method, selection or loss cannot take such inputs or labels."""
         method, selection, few = self.recipe.kind, self.context.selection, data.at(slice(2)).inputs
         weigh, custom = self.context.weigh, self.code.loss_fn is not None
-        if custom and "own loss" in method.needs:
-            raise UserError(
-                f"{method.__name__} learns classes by a loss of its own: leave loss_fn out, or "
-                "use another method, such as er or derpp."
-            )
         if not data.are_classes and not custom:
             raise UserError(
                 f"the labels are {kind(data.labels)}, and classes are whole numbers of shape (n,), "
@@ -294,6 +289,11 @@ class Intake:
             raise UserError(
                 f"{self.method} {'with influence robust ' * judges}needs classes and these labels "
                 "are not classes: use another method, such as er or metasp."
+            )
+        if custom and "own loss" in method.needs:
+            raise UserError(
+                f"{method.__name__} learns classes by a loss of its own: leave loss_fn out, or "
+                "use another method, such as er or derpp."
             )
         with_memory = self.recipe.selection is not None
         if not data.are_classes and with_memory and selection.classes:
