@@ -116,6 +116,7 @@ def test_what_cannot_be_learned_is_one_sentence_without_flags():
         (lambda: quick(Normed(), "er", batch_size=1).learn(pair(0, 8)), "tasks of 2 examples"),
         (lambda: quick(Normed(), "er").learn((X[:1], Y[:1])), "batch_size and tasks of 2 examples"),
         (lambda: quick(Normed(), "er", head="classifier"), "known are body.0, fc"),
+        (lambda: quick(Normed(), "aer-abs", selection="ring"), "leave out the selection"),
         (
             lambda: quick(Normed(), "verified-only").learn(pair(0, 8)),
             "verified examples",

@@ -7,7 +7,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from metasp.memory import Placement
+from metasp.errors import UserError
+from metasp.memory import Placement, Selection
 from metasp.methods.base import Method, Phase, not_in_memory, offer_step, rehearsal_phase
 from metasp.methods.context import Step, TrainingContext, evaluating
 from metasp.methods.losses import Term, cross_entropy_among
@@ -23,6 +24,14 @@ class AERABS(Method):
     selection = "asymmetric"
     settings: AERSettings
     stored = ("present", "seen", "before")
+
+    @classmethod
+    def check(cls, settings: Any, memory_batch: int, selection: Selection) -> None:
+        if not any("replay_loss" in str(column).lower() for column in selection.columns):
+            raise UserError(
+                "aer-abs keeps what its own selection finds likely right: leave out the selection, "
+                "or use er-ace."
+            )
 
     def __init__(self, learner: TrainingContext, settings: Any) -> None:
         super().__init__(learner, settings)
