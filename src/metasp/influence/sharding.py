@@ -153,8 +153,8 @@ _multi_head_attention = FunctionType(
 
 
 def split_over_ranks(model: nn.Module, ranks: Ranks) -> None:
-    """Let the model share every pass of `ranks.size` rows or more with the other ranks. Each must
-    call it alike, with the whole batch, and gets the outputs of all rows."""
+    """Let the model share every pass of two rows or more for each rank with the other ranks. Each
+    must call it alike, with the whole batch, and gets the outputs of all rows."""
     kind = type(model)
     body: dict[str, Any] = {"forward": _sharing(kind.forward, ranks)}
     if callable(getattr(kind, "features", None)):
@@ -172,7 +172,8 @@ def _sharing(passing: Callable[..., Any], ranks: Ranks) -> Callable[..., Any]:
         if HERE.get() is not None:  # a pass within a pass
             return passing(self, *args, **kwargs)
         count = next(len(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        if count < ranks.size:  # too few to share: each rank computes all of them
+        # Too few to share: each rank computes all. How one row lies among others cannot be seen.
+        if count < 2 * ranks.size and ranks.size > 1:
             return passing(self, *args, **kwargs)
         return _pass(self, passing, Share(ranks, count), (args, kwargs))
 
