@@ -1,4 +1,5 @@
-"""Figures of single examples: how many help and hurt, and whose label a method doubts."""
+"""Figures of one row each: its accuracy matrix, and its examples: how many help and hurt, and whose
+label a method doubts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -8,7 +9,16 @@ import numpy as np
 import pandas as pd
 
 from metasp.errors import UserError
-from metasp.reports.figures import COLOURS, Drawing, canvas, legend_right, line_look, slug
+from metasp.metrics import SCENARIO_WORDS, SCENARIOS
+from metasp.reports.figures import (
+    COLOURS,
+    Drawing,
+    canvas,
+    legend_right,
+    line_look,
+    matrices,
+    slug,
+)
 from metasp.reports.groups import Configuration, Group
 from metasp.store import RunDir
 
@@ -78,6 +88,36 @@ def panels_of(
             panel.set_title(f"on {MEASURES[measure]}, {SOURCES[source]}")
             panels.append((panel, source, measure, values))
     return figure, axes, panels
+
+
+def heat_maps(groups: Sequence[Group]) -> list[Drawing]:
+    """Draw the accuracy matrix of every row, mean over seeds."""
+    drawings = []
+    for group in groups:
+        for row in group.rows:
+            seeds = f"mean of {len(row.seeds)} seeds" if len(row.seeds) > 1 else "one seed"
+            figure, axes = canvas(1, 2, (6.4, 3.3), f"{group.title}: {row.label}, {seeds}")
+            data = []
+            for panel, scenario in zip(axes[0], SCENARIOS):
+                mean = matrices(row, scenario).mean(axis=0)
+                image = panel.imshow(mean, vmin=0, vmax=100, cmap="cividis")
+                size = 7 if len(mean) <= 6 else 4.5
+                for (t, k), value in np.ndenumerate(mean):
+                    if not np.isnan(value):
+                        look = {"color": "white" if value < 55 else "black", "fontsize": size}
+                        panel.text(k, t, f"{value:.0f}", ha="center", va="center", **look)
+                        about = {"scenario": SCENARIO_WORDS[scenario], "label": row.label}
+                        shown = {"after_task": t + 1, "task": k + 1, "accuracy": float(value)}
+                        data.append({**about, **shown, "seeds": len(row.seeds)})
+                ticks = [str(task + 1) for task in range(len(mean))]
+                panel.set_xticks(range(len(mean)), ticks)
+                panel.set_yticks(range(len(mean)), ticks)
+                panel.grid(visible=False)
+                panel.set(xlabel="accuracy on task", ylabel="after task")
+                panel.set_title(SCENARIO_WORDS[scenario])
+            figure.colorbar(image, ax=list(axes[0]), label="%", shrink=0.8)
+            drawings.append(Drawing(f"matrix-{group.slug}-{slug(row.label)}", figure, data))
+    return drawings
 
 
 def counts(groups: Sequence[Group], damaged: list[str] | None = None) -> list[Drawing]:

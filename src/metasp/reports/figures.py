@@ -69,7 +69,7 @@ FIGURES: dict[str, Kind] = {
         "every row minus one, seed by seed",
         "it takes the row of --against and others",
     ),
-    "matrix": Kind(f"{__name__}:heat_maps", "accuracy matrix of each row"),
+    "matrix": Kind(f"{EXAMPLES}:heat_maps", "accuracy matrix of each row"),
     "influence-counts": Kind(
         f"{EXAMPLES}:counts", "examples that help and hurt, per task", RECORDED, True
     ),
@@ -257,36 +257,6 @@ def draw_front(panel: "Axes", group: Group, scenario: str) -> list[dict[str, Any
 def summary_of(row: Configuration, scenario: str, metric: str) -> Summary | None:
     """Return mean and standard deviation of a score of a row."""
     return summarise(list(row.scores(scenario, metric).values()))
-
-
-def heat_maps(groups: Sequence[Group]) -> list[Drawing]:
-    """Draw the accuracy matrix of every row, mean over seeds."""
-    drawings = []
-    for group in groups:
-        for row in group.rows:
-            seeds = f"mean of {len(row.seeds)} seeds" if len(row.seeds) > 1 else "one seed"
-            figure, axes = canvas(1, 2, (6.4, 3.3), f"{group.title}: {row.label}, {seeds}")
-            data = []
-            for panel, scenario in zip(axes[0], SCENARIOS):
-                mean = matrices(row, scenario).mean(axis=0)
-                image = panel.imshow(mean, vmin=0, vmax=100, cmap="cividis")
-                size = 7 if len(mean) <= 6 else 4.5
-                for (t, k), value in np.ndenumerate(mean):
-                    if not np.isnan(value):
-                        look = {"color": "white" if value < 55 else "black", "fontsize": size}
-                        panel.text(k, t, f"{value:.0f}", ha="center", va="center", **look)
-                        about = {"scenario": SCENARIO_WORDS[scenario], "label": row.label}
-                        shown = {"after_task": t + 1, "task": k + 1, "accuracy": float(value)}
-                        data.append({**about, **shown, "seeds": len(row.seeds)})
-                ticks = [str(task + 1) for task in range(len(mean))]
-                panel.set_xticks(range(len(mean)), ticks)
-                panel.set_yticks(range(len(mean)), ticks)
-                panel.grid(visible=False)
-                panel.set(xlabel="accuracy on task", ylabel="after task")
-                panel.set_title(SCENARIO_WORDS[scenario])
-            figure.colorbar(image, ax=list(axes[0]), label="%", shrink=0.8)
-            drawings.append(Drawing(f"matrix-{group.slug}-{slug(row.label)}", figure, data))
-    return drawings
 
 
 def along(groups: Sequence[Group], metrics: Sequence[str] = ("A_inf",)) -> list[Drawing]:
