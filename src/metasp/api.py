@@ -17,7 +17,7 @@ from metasp.train.from_spec import OWN, MakeModel
 
 
 class Seconds(TypedDict):
-    """How long a run took."""
+    """Seconds that a run took."""
 
     total: float
     per_step: dict[str, float]  # the median, by kind of step
@@ -25,7 +25,7 @@ class Seconds(TypedDict):
 
 
 class RunResult(TypedDict):
-    """What `metasp.run` gives: the content of result.json, its scores, and where it is."""
+    """Result of `metasp.run`: the content of result.json, its scores, and where it is."""
 
     run: str
     spec: dict[str, Any]
@@ -69,9 +69,9 @@ def run(
     spec = RunSpec.from_dict({**named, **sorted_out(settings)})
     stream = None if isinstance(benchmark, str) else benchmark
     where = default_data() if data is None else Path(data)
-    place = default_runs() if runs is None else Path(runs)
+    folder = default_runs() if runs is None else Path(runs)
     ranks = joined()
-    experiment = prepare(spec, place, where, stream, force=force, ranks=ranks, model=model)
+    experiment = prepare(spec, folder, where, stream, force=force, ranks=ranks, model=model)
     if not experiment.finished:
         console = text_console(quiet=quiet or not experiment.writes)
         follow(experiment.events(), experiment, console)

@@ -231,10 +231,9 @@ class ContinualLearner:
         return self._session.trust(self._session.read(examples, "verified examples"))
 
     def judge(self, examples: Data, ids: Rows | None = None) -> pa.Table:
-        """Judge examples before they are learned, by the model and the memory as they stand. One
-        row each: id, label, its influence on stability and plasticity (below 0 helps), the
-        probability that its label is wrong (null: nothing in memory stands for its class), and the
-        class that it looks like. Nothing changes."""
+        """Judge examples before they are learned, by model and memory as they stand. One row each:
+        id, label, its influence on stability and plasticity (below 0 helps), the probability that
+        its label is wrong (null: no such class in memory), and the class that it looks like."""
         self._session.check_learned()
         data = self._session.read(examples, "examples to judge")
         if not data.are_classes:
