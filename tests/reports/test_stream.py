@@ -105,12 +105,12 @@ def test_the_figure_shows_what_the_steps_say_of_doubt(run, tmp_path, capsys):
             by_epoch.setdefault((step["task"] + 1, step["epoch"] + 1), []).append(step["doubted"])
     drawn = [line for line in lines if line["label"].startswith("metasp-robust")]
     assert {(int(d["task"]), int(d["epoch"])): float(d["share"]) for d in drawn} == pytest.approx(
-        {epoch: 100 * np.mean(values) for epoch, values in by_epoch.items()}
+        {epoch: 100 * np.mean(values) for epoch, values in by_epoch.items()}, abs=1e-3
     )
     wrong, _, tables = truth_of(run)
     first = next(line for line in lines if line["label"] == "labels that are wrong")
     truth = np.mean([each in wrong for each in tables[0]["id"]])
-    assert float(first["share"]) == pytest.approx(100 * truth)
+    assert float(first["share"]) == pytest.approx(100 * truth, abs=1e-3)
 
 
 def test_runs_that_doubt_nothing_have_no_such_figure(tiny, tmp_path, capsys):
