@@ -37,9 +37,10 @@ NAMES = (
     "reports",
     "lazy",
     "growth",
+    "truth",
 )
 # Those that measure on data sets:
-OF_DATA = ("libraries", "cleanlab", "counts", "corrected", "peers", "lazy")
+OF_DATA = ("libraries", "cleanlab", "counts", "corrected", "peers", "lazy", "truth")
 
 
 @click.command()
@@ -81,6 +82,7 @@ def command(
       reports    tables of hundreds and thousands of runs, in seconds
       lazy       pictures decoded as they are needed: peak memory, and how long a step waits
       growth     time and memory by data, tasks, classes, memory, |B|, |V|, width, pages, processes
+      truth      what influence predicts against what happens when examples are left out
     """
     if name not in OF_DATA and typed("data"):
         raise click.UsageError(f"--data is for {', '.join(OF_DATA)}: leave it out.")
