@@ -69,13 +69,13 @@ def texts_of(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def scores(name: str, against: str = "metasp") -> str:
-    """All scores of a sweep, with the notes that its tables have."""
+    """Return a link to all scores of a sweep, and the command that prints them with their notes."""
     tables = []
     for each in groups_of(name):
         row = pick(each.rows, against) if against in NAMES else None
         tables += score_tables([each], Comparison(row.label if row else None))
-    link = f"All scores: {as_file(f'{name}-scores', texts_of(tables))}"
-    return "\n".join([link, "", *listed(chain(*map(remarks, tables)))])
+    link = as_file(f"{name}-scores", texts_of(tables))
+    return f"All scores: {link}; with their notes: `metasp report results/{name}.parquet`."
 
 
 def remarks(table: Table) -> list[str]:

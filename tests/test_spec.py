@@ -38,7 +38,7 @@ def test_digest_sees_every_field():
         "label_column": "y", "label_noise": 0.1, "label_noise_scope": "seen",
         "label_noise_kind": "pairs", "imbalance": 0.5, "true_label_column": "z", "labels": "y.csv",
         "decode": "lazy", "skip_corrupt": True,
-        "trusted": 2, "exclude": (3,), "relabel": ((4, 1),), "verified": ((5, 1),),
+        "trusted": 2, "weightless": (6,), "exclude": (3,), "relabel": ((4, 1),), "verified": ((5, 1),),
         "backbone": "mlp", "width": 8, "model_name": "a.B", "model_digest": "0a", "epochs": 9,
         "batch_size": 8, "memory_batch": 8, "lr": 0.3, "momentum": 0.9, "weight_decay": 0.1,
         "optimizer": "adamw", "influence": "robust", "validation": 0.1, "patience": 5,

@@ -29,7 +29,7 @@ PARSED_ONLY = {"results", "paper"}
 # diff is applied, console is checked by name; the rest holds no commands.
 KINDS = {"python", "sh", "toml", "diff", "console", "text", "{toctree}", "{eval-rst}"}
 NEEDS = {
-    "tutorials/ray": "ray",
+    "parallel": "ray",
     "tutorials/own-data": "datasets",
     "tutorials/lightning": "pytorch_lightning",
     "tutorials/transformers": "accelerate",

@@ -145,7 +145,7 @@ def test_a_sweep_of_the_paper_is_run_by_its_short_name(capsys, tmp_path):
         with pytest.raises(SystemExit) as ended:
             main([name, "--dry-run", "--runs", str(tmp_path)])
         assert ended.value.code == 0
-        assert "3 runs, 0 of them finished" in capsys.readouterr().out
+        assert "0 of 3 runs done" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         main(["statistics-smal"])
     assert ended.value.code == 2

@@ -35,9 +35,9 @@ def test_labels_are_judged_when_an_epoch_begins_and_in_no_other_step(monkeypatch
     judged = []
     weigh = RobustWeights.__call__
 
-    def watch(self, learner, batch, objective):
+    def watch(self, learner, objective):
         before = self.epoch
-        weighed = weigh(self, learner, batch, objective)
+        weighed = weigh(self, learner, objective)
         judged.append((before != self.epoch, "doubted" in weighed.numbers))
         return weighed
 
