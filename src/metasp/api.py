@@ -88,7 +88,7 @@ def sorted_out(chosen: Mapping[str, Any]) -> dict[str, Any]:
             f"settings must be a dictionary of the method's settings, not {settings!r}."
         )
     loose = {key: value for key, value in chosen.items() if key not in RunSpec.model_fields}
-    of_methods = {key for recipe in METHODS.values() for key in recipe.settings}
+    of_methods = set().union(*(recipe.settings for recipe in METHODS.values()))
     for key in loose:
         if key not in of_methods:
             raise unknown("setting of a run", key, {*RunSpec.model_fields, *of_methods})

@@ -5,6 +5,7 @@ import shlex
 import sys
 import webbrowser
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -155,7 +156,8 @@ def origins_in_words(runs: Sequence[RunDir], data: Path | None) -> dict[int, str
     spec = runs[0].spec()
     if not spec.benchmark.startswith(OWN_FILES):
         return {}
-    ids = {identity for run in runs for table in run.scores().values() for identity in table["id"]}
+    tables = chain.from_iterable(run.scores().values() for run in runs)
+    ids = set(chain.from_iterable(table["id"] for table in tables))
     found, _ = origins_of(spec, data, sorted(ids))
     return {identity: place_words(origin) for identity, origin in found.items()}
 

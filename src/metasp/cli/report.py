@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,7 +219,8 @@ def files_of(drawings: "list[Drawing]", out: Path) -> list[str]:
     """Write what was drawn. Returns the names of the files."""
     from metasp.reports.figures import save
 
-    return [str(path) for drawing in drawings for path in save(drawing, out)]
+    paths = chain.from_iterable(save(drawing, out) for drawing in drawings)
+    return [*map(str, paths)]
 
 
 def tell(written: Mapping[str, list[str]], missing: Mapping[str, str], as_json: bool) -> None:

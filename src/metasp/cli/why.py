@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,7 @@ def about(answers: "list[Answer]") -> dict[str, Any]:
         "agreement": [answer.agreement for answer in answers],
         "trusted": all(answer.trusted for answer in answers),
         "check": found,
-        "notes": [note for answer in answers for note in answer.notes],
+        "notes": [*chain.from_iterable(answer.notes for answer in answers)],
     }
 
 

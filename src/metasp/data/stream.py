@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class Benchmark:
     @property
     def shared_classes(self) -> bool:
         """Whether later tasks have the classes of earlier ones (domain-incremental)."""
-        classes = [label for task in self.tasks for label in task.classes]
+        classes = [*chain.from_iterable(task.classes for task in self.tasks)]
         return len(set(classes)) < len(classes)
 
 

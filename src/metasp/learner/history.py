@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +56,7 @@ class Records:
         tables = [table for table in self.of("influence").values() if len(table["id"])]
         if not tables:
             return None
-        return {key: [v for table in tables for v in table[key]] for key in tables[0]}
+        return {key: [*chain.from_iterable(table[key] for table in tables)] for key in tables[0]}
 
     def forget(self, ids: Sequence[int]) -> None:
         """Drop the rows of the examples of these ids."""
@@ -196,7 +197,7 @@ class History:
 
     @property
     def forgotten(self) -> list[int]:
-        return [i for record in self.removed for i in record["ids"]]
+        return [*chain.from_iterable(record["ids"] for record in self.removed)]
 
     def note_answers(self, right: Tensor, window: int) -> dict[str, float]:
         """Note which observed examples (n,) were answered rightly before they were learned. Returns

@@ -1,6 +1,7 @@
 """Views of a learner: the memory as a data set, tables of its examples, its report and its page."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,7 @@ def explorer_page(session: Session, texts: Mapping[Any, str] | None, limit: int)
 
 def scenarios_of(learned: Sequence[Mapping[str, Any]], classes: Sequence[int]) -> dict[str, Any]:
     """Return the scores of all tasks by scenario, where each was tested after each."""
-    events = [event for of_task in learned for event in of_task.get("tested", [])]
+    events = [*chain.from_iterable(of_task.get("tested", []) for of_task in learned)]
     after = [event["on"] for event in events if not event["before"]]
     if not classes or after != [list(range(task + 1)) for task in range(len(learned))]:
         return dict.fromkeys(SCENARIOS)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def export(records: Sequence[Record], path: Path, more: Sequence[Mapping[str, An
         nested |= more[number] if more else {}
         rows.append({"run": record.name, **record.spec, **flattened(nested)})
     columns: dict[str, list[Any]] = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
+    for name in dict.fromkeys(chain.from_iterable(rows)):
         columns[name] = [row.get(name) for row in rows]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink, compression="zstd")

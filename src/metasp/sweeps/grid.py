@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,8 @@ def check_names(sweep: Sweep) -> None:
     """Raise unless every key is a field of a spec or a setting of a method that it is given to."""
     tables = [sweep.base, *sweep.points, *sweep.overrides.values()]
     ways = {table["influence"] for table in tables if table.get("influence") in INFLUENCE}
-    added = {f"{ADDED}{key}" for way in ways for key in METHODS[INFLUENCE[way]].settings}
+    keys = chain.from_iterable(METHODS[INFLUENCE[way]].settings for way in ways)
+    added = {f"{ADDED}{key}" for key in keys}
     settings = {name: setting_names(name) | added for name in (*METHODS, BEST)}
     takes = FIELDS.union(*(settings[name] for name in sweep.methods))
     for key in sorted({*sweep.base, *sweep.axes}.union(*sweep.points) - takes):

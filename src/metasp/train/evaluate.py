@@ -3,6 +3,7 @@ learned."""
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -149,7 +150,7 @@ def predicted_labels(
     that is no longer at hand, or where labels are not classes. It looks without augmentation and in
     eval mode, so that training goes on as if it had not looked."""
     wanted, predicted = torch.tensor(ids), dict[int, int]()
-    classes = sorted({label for task in seen for label in task.classes})
+    classes = sorted(set(chain.from_iterable(task.classes for task in seen)))
     for task in (each.with_trusted_in_train() for each in seen) if classes else ():
         rows = torch.isin(task.train.ids, wanted).nonzero()[:, 0]
         if not len(rows) or not trees.size(task.train.source):

@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class OptimizerState:
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+    return [*chain.from_iterable(group["params"] for group in optimizer.param_groups)]
 
 
 def _exact(value: bool | int | float) -> torch.dtype:

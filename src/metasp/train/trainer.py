@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -333,7 +334,7 @@ class Trainer(Stateful):
     def _seen(self, task: Task) -> list[int]:
         """All classes up to a task, ascending."""
         upto = self.tasks[: task.index + 1]
-        return sorted({label for other in upto for label in other.classes})
+        return sorted(set(chain.from_iterable(of_task.classes for of_task in upto)))
 
     def _shuffled(self, size: int) -> Tensor:
         return torch.randperm(size, generator=self.learner.streams["order"])

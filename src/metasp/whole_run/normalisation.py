@@ -25,9 +25,11 @@ def normalisers(model: nn.Module) -> dict[str, _BatchNorm]:
 
 def running_statistics(model: nn.Module) -> Named:
     """Return the running means and variances of all layers, by their names as buffers."""
-    layers = normalisers(model).items()
-    pairs = [(f"{name}.{kind}", getattr(layer, kind)) for name, layer in layers for kind in RUNNING]
-    return dict(pairs)
+    statistics = {}
+    for name, layer in normalisers(model).items():
+        for kind in RUNNING:
+            statistics[f"{name}.{kind}"] = getattr(layer, kind)
+    return statistics
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -48,7 +49,7 @@ class Query:
 def queries_of(tasks: Sequence[Task], what: str, task_il: bool) -> list[Query]:
     """Return one query for each task that has examples to ask about: its "test" or "validation"
     examples, or those of its training and held-out examples that a CSV file names by id."""
-    every = sorted({label for task in tasks for label in task.classes})
+    every = sorted(set(chain.from_iterable(task.classes for task in tasks)))
     if not every:
         raise UserError("the tasks of this run have no classes, so there is no loss to ask about.")
     wanted = None if what in NOTHING else torch.tensor([*read_rows(Path(what), MOST)])

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,7 +73,7 @@ class Built:
 
     def names(self) -> tuple[str, ...]:
         """The classes as files name them: by numbers, where nobody knows their names."""
-        labels = (label for each in self.labels.values() for label in each.values())
+        labels = chain.from_iterable(of_task.values() for of_task in self.labels.values())
         return self.class_names or tuple(map(str, range(max(labels, default=-1) + 1)))
 
 
@@ -108,7 +109,7 @@ def page_of(
     import pandas as pd
 
     measured = pd.concat([record.points for record in records], ignore_index=True)
-    first = [ids for record in records for ids in record.worth_a_look]
+    first = [*chain.from_iterable(record.worth_a_look for record in records)]
     scored = np.concatenate([record.scores.scores.ids for record in records])
     shown = ids_to_show(measured, first, scored, limit)
     everything = len(np.unique(np.concatenate([measured.id, scored, *first])))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -151,6 +152,6 @@ def server_of(
     bound = server.server_port
     Handler.cookie = f"metasp-{bound}"
     endings = [f":{bound}", ""] if bound == 80 else [f":{bound}"]  # browsers leave 80 out
-    Handler.names = {name + ending for name in (HOST, "localhost") for ending in endings}
+    Handler.names = set(map("".join, product((HOST, "localhost"), endings)))
     server.address = f"http://{HOST}:{bound}/?key={Handler.key}"
     return server
