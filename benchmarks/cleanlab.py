@@ -24,8 +24,8 @@ import torch
 from benchmarks.timing import Told, machine, part, silent
 from metasp.data import Benchmark, load_benchmark
 from metasp.events import TaskFinished
+from metasp.label_scores import FARED, NO_CLASS, Scores, quality, score_examples
 from metasp.spec import RunSpec
-from metasp.suspects import FARED, NO_CLASS, Scores, quality, score_examples
 from metasp.train import build_trainer
 from metasp.train.evaluate import all_scores
 from metasp.train.from_spec import complete

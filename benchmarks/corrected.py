@@ -21,8 +21,8 @@ from benchmarks.counts import spec_of, write_tables
 from benchmarks.timing import Told, machine, silent
 from metasp.data import Benchmark, load_benchmark
 from metasp.events import Evaluated, TaskFinished
+from metasp.label_scores import Scores, score_examples
 from metasp.spec import RunSpec
-from metasp.suspects import Scores, score_examples
 from metasp.train import build_trainer
 from metasp.train.from_spec import complete
 

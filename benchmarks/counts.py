@@ -22,10 +22,10 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.timing import Told, machine, silent
 from metasp.data import load_benchmark
 from metasp.events import TaskFinished
+from metasp.label_scores import score_examples
 from metasp.methods.odds import judge_labels
 from metasp.noise_rate import judge_out_of_sample
 from metasp.spec import RunSpec
-from metasp.suspects import score_examples
 from metasp.train import build_trainer
 from metasp.train.cross_fit import out_of_sample
 from metasp.train.from_spec import complete

@@ -25,9 +25,9 @@ from metasp.train import Trainer
 from metasp.train.from_spec import complete
 from metasp.trees import call
 from metasp.whole_run.backwards import walk
-from metasp.whole_run.checks import agreement, mean_rank_correlation, retrained
 from metasp.whole_run.queries import Query, queries_of, slopes_of
 from metasp.whole_run.rerun import Rerun
+from metasp.whole_run.retraining import agreement, mean_rank_correlation, retrained
 
 SHARES = (0.01, 0.05, 0.2, 0.5)
 GROUPS = 8  # of each share

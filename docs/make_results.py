@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this f
 import result_tables
 from result_rows import RESULTS, ROOT
 
+from metasp.label_scores import quality, score_examples
 from metasp.reports.runs import Record, export, gather
-from metasp.suspects import quality, score_examples
 
 TEMPLATES = sorted((ROOT / "docs").glob("*.template"))
 TABLES = ROOT / "docs/tables"

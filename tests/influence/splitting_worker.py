@@ -14,7 +14,7 @@ from metasp.influence import Ranks, record, sp_influence
 from metasp.influence.fallback import double_backward
 from metasp.influence.functional import Origin, Problem
 from metasp.influence.sharding import split_over_ranks
-from metasp.methods.networks import features_seen
+from metasp.methods.network_copies import features_seen
 from metasp.processes import joined, leave
 
 

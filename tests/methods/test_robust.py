@@ -10,7 +10,7 @@ from metasp.memory import SELECTIONS, Memory, Offer
 from metasp.methods import robust
 from metasp.methods.context import Weighed, measured
 from metasp.methods.label_model import Judged
-from metasp.methods.networks import features_seen, head_of
+from metasp.methods.network_copies import features_seen, head_of
 from metasp.methods.robust import CERTAIN
 from metasp.spec import RunSpec
 from metasp.train import build_trainer

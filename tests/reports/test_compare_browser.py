@@ -8,7 +8,7 @@ import pytest
 
 from metasp.corrections import Corrections, read_corrections
 from metasp.reports.explorer import Missing
-from metasp.reports.suspects import read_scores
+from metasp.reports.suspect_tables import read_scores
 from tests.helpers import list_anew
 from tests.reports.page_factories import NAMES, made_influence, made_pictures, make_run
 

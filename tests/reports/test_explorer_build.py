@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from metasp.label_scores import NO_CLASS, WAYS, Scores
 from metasp.reports.explorer import Examples, Missing, Texts, build_page
 from metasp.reports.explorer.html import embedded
 from metasp.reports.explorer.pictures import RIM, packed
@@ -23,8 +24,7 @@ from metasp.reports.explorer.points import (
     side_counts,
 )
 from metasp.reports.explorer.records import goals, read_run
-from metasp.reports.suspects import read_scores
-from metasp.suspects import NO_CLASS, WAYS, Scores
+from metasp.reports.suspect_tables import read_scores
 from tests.helpers import ROOT, finish, metasp
 from tests.reports.page_factories import NAMES, made_influence, made_pictures, make_run
 

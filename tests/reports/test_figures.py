@@ -18,7 +18,7 @@ from metasp.reports.figures import FIGURES, pareto_front
 from metasp.reports.figures import draw as draw_figure
 from metasp.reports.groups import group
 from metasp.reports.runs import gather
-from metasp.store.tables import INFLUENCE
+from metasp.store.run_tables import INFLUENCE
 from tests.helpers import list_anew
 from tests.reports.run_factories import make_run, varied_settings
 

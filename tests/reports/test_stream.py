@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from metasp.cli import main
-from metasp.suspects import score_examples
+from metasp.label_scores import score_examples
 from tests.helpers import finish
 
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 import metasp
 from metasp.cli import main
+from metasp.label_scores import quality, score_examples
 from metasp.store import RunDir
-from metasp.store.tables import INFLUENCE
-from metasp.suspects import quality, score_examples
+from metasp.store.run_tables import INFLUENCE
 from tests.reports.run_factories import make_run
 
 

@@ -17,7 +17,7 @@ from metasp.reports.explorer import Examples, Missing, Texts, build_page
 from metasp.reports.explorer.desk import Desk, Drawer, as_csv
 from metasp.reports.explorer.html import Place, embedded
 from metasp.reports.explorer.serve import server_of
-from metasp.reports.suspects import read_scores
+from metasp.reports.suspect_tables import read_scores
 from tests.reports.browser import Opened
 from tests.reports.page_factories import NAMES, made_pictures, make_run
 

@@ -8,7 +8,7 @@ from metasp.errors import UserError
 from metasp.spec import RunSpec
 from metasp.store import RunDir
 from metasp.store.manifest import command_for
-from metasp.store.tables import INFLUENCE, NOISE, task_of
+from metasp.store.run_tables import INFLUENCE, NOISE, task_of
 from tests.helpers import list_anew
 
 FLIPPED = {"task": [0, 0, 1], "id": [0, 4, 9], "label": [1, 2, 3], "true_label": [2, 1, 4]}

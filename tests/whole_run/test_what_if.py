@@ -9,7 +9,7 @@ from metasp.errors import UserError
 from metasp.experiment import Interrupted, prepare
 from metasp.spec import RunSpec
 from metasp.store import open_run
-from metasp.whole_run.what_if import compare, prepare_without
+from metasp.whole_run.counterfactual import compare, prepare_without
 from tests.helpers import assert_same_run, finish
 
 SMALL = {"limit_per_class": 6, "tasks": 5, "memory": 20, "batch_size": 8, "memory_batch": 8,

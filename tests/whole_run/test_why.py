@@ -14,7 +14,7 @@ from metasp.experiment import prepare
 from metasp.spec import RunSpec
 from metasp.store import open_run
 from metasp.whole_run.answer import why
-from metasp.whole_run.checks import lds_of
+from metasp.whole_run.retraining import lds_of
 from tests.helpers import finish
 
 SMOOTH = {"method": "er", "limit_per_class": 10, "tasks": 5, "memory": 20, "batch_size": 16,

@@ -8,7 +8,7 @@ import click
 from metasp.cli.options import OneOf
 from metasp.console import text_console
 from metasp.errors import UserError
-from metasp.reports.compare import compare_tables
+from metasp.reports.changes import compare_tables
 from metasp.reports.tables import FORMATS, as_json, terminal
 from metasp.store import open_run
 

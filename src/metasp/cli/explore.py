@@ -20,7 +20,7 @@ from metasp.reports.explorer import Examples, Material, Missing, Texts, build_pa
 from metasp.reports.explorer.desk import Desk, Drawer
 from metasp.reports.explorer.html import SURE, Built, Place, embedded
 from metasp.reports.explorer.serve import HOST, server_of
-from metasp.reports.suspects import place_words
+from metasp.reports.suspect_tables import place_words
 from metasp.spec import RunSpec
 from metasp.store import RunDir, open_run
 from metasp.store.files import write_atomic

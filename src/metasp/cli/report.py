@@ -27,7 +27,7 @@ from metasp.reports.scores import (
     tidy_matrix,
 )
 from metasp.reports.significance import DEFAULT_REFERENCE, check_reference
-from metasp.reports.suspects import stream_tables
+from metasp.reports.suspect_tables import stream_tables
 from metasp.reports.tables import FORMATS, Table, as_json, of_frame, terminal
 
 if TYPE_CHECKING:

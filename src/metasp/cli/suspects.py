@@ -15,7 +15,8 @@ from metasp.cli.terminal import typed_again
 from metasp.config import default_runs
 from metasp.console import text_console
 from metasp.errors import UserError, or_user_error
-from metasp.reports.suspects import (
+from metasp.label_scores import WAYS
+from metasp.reports.suspect_tables import (
     DEFINITIONS,
     Row,
     RunScores,
@@ -34,8 +35,7 @@ from metasp.reports.tables import terminal
 from metasp.spec import RunSpec
 from metasp.store import RunDir, open_run
 from metasp.store.files import write_atomic
-from metasp.store.tables import TABLES
-from metasp.suspects import WAYS
+from metasp.store.run_tables import TABLES
 
 CLEANED = (".csv", ".parquet")
 SHOWN = 20  # rows on a terminal, unless asked for another number

@@ -52,7 +52,7 @@ def command(
     from metasp.cli.run import stop_on_signal
     from metasp.experiment import Interrupted
     from metasp.progress import follow
-    from metasp.whole_run.what_if import compare, prepare_without
+    from metasp.whole_run.counterfactual import compare, prepare_without
 
     made = prepare_without(original, ids, way, data)
     experiment = made.experiment

@@ -138,7 +138,7 @@ def about(answers: "list[Answer]") -> dict[str, Any]:
 def show(answers: "list[Answer]", rows: list[dict[str, Any]], top: int) -> None:
     """Print both ends of the list, and how far to trust it."""
     from metasp.whole_run.answer import ADVICE
-    from metasp.whole_run.checks import LIMIT
+    from metasp.whole_run.retraining import LIMIT
 
     console = text_console(width=WIDTH)
     facts = about(answers)

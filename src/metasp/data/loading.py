@@ -92,7 +92,7 @@ def folder(path: str, spec: RunSpec, data: Path | None) -> Source:
 
 def file(kind: str, path: str, spec: RunSpec, data: Path | None) -> Source:
     """Return the table of a CSV, JSON or Parquet file, with that of its test data if there is."""
-    from metasp.data.tables import file_table
+    from metasp.data.table_files import file_table
 
     train = sought_file(path, data, f"{kind}:FILE")
     test = None if spec.test is None else sought_file(spec.test, data, "--test FILE")
@@ -106,7 +106,7 @@ def hub(name: str, spec: RunSpec, data: Path | None) -> Source:
 
 def hub_or_folder(name: str, place: Path | None) -> Any:
     """Return the table of a set of the hub, from a folder in its layout where there is one."""
-    from metasp.data.tables import folder_table, hub_table
+    from metasp.data.table_files import folder_table, hub_table
 
     return hub_table(name) if place is None else folder_table(place)
 

@@ -19,7 +19,7 @@ from metasp.data.source import (
     split_column,
     with_constants,
 )
-from metasp.data.tables import Table
+from metasp.data.table_files import Table
 from metasp.errors import UserError, unknown
 from metasp.spec import RunSpec
 

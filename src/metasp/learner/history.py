@@ -16,11 +16,11 @@ from torch import Tensor
 from metasp.errors import UserError
 from metasp.events import TaskFinished
 from metasp.example_stats import ExampleStats
+from metasp.label_scores import score_examples
 from metasp.memory import Memory
 from metasp.methods.context import measured
-from metasp.reports.suspects import RunScores
+from metasp.reports.suspect_tables import RunScores
 from metasp.stateful import below, under
-from metasp.suspects import score_examples
 from metasp.types import Examples, State, Task
 
 Columns = Mapping[str, Sequence[Any]]

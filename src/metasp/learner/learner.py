@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from metasp.errors import UserError
 from metasp.events import Event
-from metasp.learner import files, views
+from metasp.learner import file_format, views
 from metasp.learner.build import (
     Augment,
     Change,
@@ -336,7 +336,7 @@ class ContinualLearner:
         by id, to show instead; at most ``limit`` examples are shown."""
         with self._session.turn:
             content = views.explorer_page(self._session, words, limit)
-        heard(self._session.ranks, lambda: files.write(Path(page), content))
+        heard(self._session.ranks, lambda: file_format.write(Path(page), content))
         return Path(page)
 
     def report(self) -> str:
@@ -368,14 +368,14 @@ class ContinualLearner:
         session = self._session
         with session.turn:
             content = session.state.packed(session.before, session.ranks)
-        heard(session.ranks, lambda: files.write(Path(path), content))
+        heard(session.ranks, lambda: file_format.write(Path(path), content))
 
     def roll_back(self, path: str | Path) -> Self:
         """Return to a version of this learner that was saved. What was forgotten since then stays
         forgotten."""
         path = Path(path)
-        content = heard(self._session.ranks, lambda: files.read(path))
-        self._session.roll_back(path, *files.parse(content, path))
+        content = heard(self._session.ranks, lambda: file_format.read(path))
+        self._session.roll_back(path, *file_format.parse(content, path))
         return self
 
     @classmethod
@@ -392,8 +392,8 @@ class ContinualLearner:
         replaced. What was given as code (loss_fn, metric, transform, augment, optimizer, scheduler,
         encoder, detector, a method of your own) is given again."""
         path = Path(path)
-        tensors, about = files.parse(heard(joined(), lambda: files.read(path)), path)
-        files.check_code(path, about, {**code, "method": method})
+        tensors, about = file_format.parse(heard(joined(), lambda: file_format.read(path)), path)
+        file_format.check_code(path, about, {**code, "method": method})
         learner = cls(model, method or about["method"], device=device, **code, **about["settings"])
         learner._session.state.load(path, tensors, about)
         return learner

@@ -16,7 +16,7 @@ from metasp import __version__
 from metasp.errors import UserError
 from metasp.events import Event, Noted, StepTaken, TaskFinished, TaskStarted
 from metasp.influence.parallel import Ranks
-from metasp.learner import files
+from metasp.learner import file_format
 from metasp.learner.history import pack_tasks, unpack_tasks
 from metasp.learner.intake import Intake
 from metasp.processes import any_of, check_alike, heard
@@ -109,7 +109,7 @@ class LearnerState:
         """Return all that a task may change, as it is: not copied."""
         tensors, position = self.trainer.state()
         tensors |= under("random", self.random.state())
-        tensors |= under("unsaved", files.unsaved_buffers(self.model))
+        tensors |= under("unsaved", file_format.unsaved_buffers(self.model))
         about = {
             "position": position,
             "shared_classes": self.context.plan.shared_classes,
@@ -125,7 +125,7 @@ class LearnerState:
         self.intake.resize_head(about["head"])
         self.trainer.tasks = list(tasks)
         self.trainer.restore(tensors, about["position"])
-        files.put_buffers(self.model, below("unsaved", tensors))
+        file_format.put_buffers(self.model, below("unsaved", tensors))
         self.context.plan = replace(self.context.plan, shared_classes=about["shared_classes"])
         self.context.current = None
         self.random.restore(below("random", tensors))
@@ -154,7 +154,7 @@ class LearnerState:
         tensors, about = self.content(before)
         if ranks is not None:
             check_alike(ranks, tensors, DIFFERENT)
-        return files.pack(tensors, about)
+        return file_format.pack(tensors, about)
 
     def load(self, path: Path, tensors: State, about: dict[str, Any]) -> None:
         """Stand where the `content` of a file was taken."""
@@ -164,7 +164,7 @@ class LearnerState:
                 "the first."
             )
         self.intake.resize_head(about["head"])
-        files.check_model(path, below("model", tensors), self.model)
+        file_format.check_model(path, below("model", tensors), self.model)
         encoder = self.code.encoder
         if encoder is not None and encoder.weights != about["encoder"]:
             raise UserError(
@@ -216,11 +216,11 @@ class Snapshots:
         about = json.dumps(
             [self.state.intake.method, self.state.settings.as_dict(), str(before.about["head"])]
         )
-        self.key = files.digest({k: t.detach().cpu() for k, t in tensors.items()}, about)
+        self.key = file_format.digest({k: t.detach().cpu() for k, t in tensors.items()}, about)
         content = heard(self.ranks, self._read)
         if not content:
             return
-        state, stored = files.parse(content, self.path)
+        state, stored = file_format.parse(content, self.path)
         if stored["key"] != self.key:
             log.warning("%s is of another task, and is replaced", self.path)
             return
@@ -232,10 +232,10 @@ class Snapshots:
         due = time.monotonic() - self.last >= self.seconds
         if any_of(self.ranks, due)[0]:
             tensors, about, _ = self.state.snapshot()
-            content = files.pack(tensors, {**about, "key": self.key})
-            heard(self.ranks, lambda: files.write(self.path, content))
+            content = file_format.pack(tensors, {**about, "key": self.key})
+            heard(self.ranks, lambda: file_format.write(self.path, content))
             self.last = time.monotonic()
 
     def _read(self) -> bytes:
         """Return the content of the file, empty if there is none."""
-        return files.read(self.path) if self.path.exists() else b""
+        return file_format.read(self.path) if self.path.exists() else b""

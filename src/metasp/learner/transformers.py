@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from metasp.errors import UserError
-from metasp.learner import files
+from metasp.learner import file_format
 from metasp.learner.rehearsal import Rehearsal, label_key
 
 try:
@@ -50,7 +50,7 @@ class RehearsalTrainer(Trainer):  # type: ignore[misc]
             if not (Path(folder) / FILE).is_file():
                 raise UserError(f"{folder} has no {FILE}: it was saved without a rehearsal.")
             path = Path(folder) / FILE
-            self.rehearsal.load_state_dict(files.parse(files.read(path), path)[0])
+            self.rehearsal.load_state_dict(file_format.parse(file_format.read(path), path)[0])
         return super().train(resume_from_checkpoint, *arguments, **keywords)
 
     def training_step(
@@ -96,5 +96,5 @@ class _Memory(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            content = files.pack(self.rehearsal.state_dict(), {"kind": "rehearsal"})
-            files.write(folder / FILE, content)
+            content = file_format.pack(self.rehearsal.state_dict(), {"kind": "rehearsal"})
+            file_format.write(folder / FILE, content)

@@ -16,6 +16,7 @@ from metasp import trees
 from metasp.errors import UserError
 from metasp.events import Event, StepTaken, TaskStarted
 from metasp.example_stats import INFLUENCE, ExampleStats
+from metasp.label_scores import WAYS
 from metasp.learner.history import History
 from metasp.learner.session import Session
 from metasp.methods.label_model import Verdicts
@@ -31,7 +32,6 @@ from metasp.reports.explorer import (
     recorded,
 )
 from metasp.reports.explorer.records import so_far
-from metasp.suspects import WAYS
 from metasp.train.trainer import Trainer
 from metasp.trees import Tree
 from metasp.types import Task

@@ -12,7 +12,7 @@ from metasp.memory import Placement, Selection
 from metasp.methods.base import Method, Phase, not_in_memory, offer_step, rehearsal_phase
 from metasp.methods.context import Step, TrainingContext, evaluating
 from metasp.methods.losses import Term, cross_entropy_among
-from metasp.methods.networks import NetworkCopy
+from metasp.methods.network_copies import NetworkCopy
 from metasp.methods.settings import AERSettings
 from metasp.types import Batch, LossFn, Task
 

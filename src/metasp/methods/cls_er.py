@@ -10,7 +10,7 @@ from torch import Tensor
 from metasp.methods.base import Method, Phase
 from metasp.methods.context import Scoring, Step, TrainingContext
 from metasp.methods.losses import Term, distance_to
-from metasp.methods.networks import NetworkCopy
+from metasp.methods.network_copies import NetworkCopy
 from metasp.methods.settings import CLSERSettings
 from metasp.types import Batch, Task, as_rows
 

@@ -17,7 +17,7 @@ from metasp.methods.gradients import (
     trainable,
     with_parameters_of,
 )
-from metasp.methods.networks import features_seen
+from metasp.methods.network_copies import features_seen
 from metasp.methods.settings import HALSettings
 from metasp.trees import one_tensor
 from metasp.types import Batch, Task, as_rows

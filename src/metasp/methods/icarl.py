@@ -12,7 +12,7 @@ from metasp import trees
 from metasp.methods.base import Method, Phase, over_task
 from metasp.methods.context import Scoring, Step, TrainingContext
 from metasp.methods.losses import Term, members
-from metasp.methods.networks import NetworkCopy
+from metasp.methods.network_copies import NetworkCopy
 from metasp.trees import Tree
 from metasp.types import Batch, Task
 

@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from metasp.errors import UserError
 from metasp.methods.base import over_task
 from metasp.methods.context import TrainingContext
-from metasp.methods.networks import features_seen
+from metasp.methods.network_copies import features_seen
 from metasp.types import Batch, Examples
 
 ROUNDS = 4  # more spoil the ranking of classes that overlap: their clusters are no classes

@@ -14,7 +14,7 @@ from metasp.influence.functional import kept_random_state, with_parameters
 from metasp.memory import Memory
 from metasp.methods.context import TrainingContext, Weighed, Weigher, unweighed
 from metasp.methods.losses import Objective
-from metasp.methods.networks import features_seen, head_of
+from metasp.methods.network_copies import features_seen, head_of
 from metasp.methods.settings import FEWEST_FOR_BATCHNORM
 from metasp.trees import call
 from metasp.types import Batch

@@ -20,7 +20,7 @@ from metasp.store.manifest import (
     read_manifest,
     stored_content,
 )
-from metasp.store.tables import VERDICTS, packed
+from metasp.store.run_tables import VERDICTS, packed
 from metasp.store.writer import drop_unlisted_checkpoints
 
 LAST = int(np.iinfo(np.int64).max)  # the largest id

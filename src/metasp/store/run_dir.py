@@ -16,7 +16,7 @@ from metasp.store import forget
 from metasp.store.checkpoints import Checkpoint, newest
 from metasp.store.files import locked, writing
 from metasp.store.manifest import damaged, read_manifest, stored_content
-from metasp.store.tables import (
+from metasp.store.run_tables import (
     FOLDERS,
     INFLUENCE,
     NOISE,

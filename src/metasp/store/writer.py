@@ -24,7 +24,7 @@ from metasp.store.checkpoints import (
 )
 from metasp.store.files import sha256, write_atomic, writing
 from metasp.store.manifest import CHECKPOINTS, Manifest, read_manifest, stored_content
-from metasp.store.tables import (
+from metasp.store.run_tables import (
     FOLDERS,
     INFLUENCE,
     SCORES,

@@ -14,12 +14,12 @@ from torch import Tensor
 from metasp.methods import added_by, method_named
 from metasp.spec import RunSpec
 from metasp.store import RunDir
-from metasp.store.tables import WHY, WHY_FILE
+from metasp.store.run_tables import WHY, WHY_FILE
 from metasp.types import Task
 from metasp.whole_run.backwards import Derivatives, walk
-from metasp.whole_run.checks import LIMIT, Check, agreement, leave_out
 from metasp.whole_run.queries import NOTHING, Query, queries_of
 from metasp.whole_run.rerun import Progress, Rerun
+from metasp.whole_run.retraining import LIMIT, Check, agreement, leave_out
 
 COLUMNS = ("id", "task", "stability", "plasticity", "total", "direct", "through_memory")
 ADVICE = (

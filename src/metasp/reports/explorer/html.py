@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from metasp.metrics import METRICS
-from metasp.reports.compare import refuse_other_data
+from metasp.reports.changes import refuse_other_data
 from metasp.reports.explorer.pictures import Material, neighbours, packed, short
 from metasp.reports.explorer.points import ids_to_show
 from metasp.reports.explorer.records import Record, read_run, score_columns

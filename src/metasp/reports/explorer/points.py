@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metasp.errors import UserError
-from metasp.suspects import Scores
+from metasp.label_scores import Scores
 
 if TYPE_CHECKING:
     import pandas as pd

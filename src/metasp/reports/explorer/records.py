@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metasp.corrections import Corrections
+from metasp.label_scores import NO_CLASS, WAYS
 from metasp.metrics import SCENARIOS, matrix_of, scores
 from metasp.reports.explorer.pictures import short
 from metasp.reports.explorer.points import (
@@ -24,11 +25,10 @@ from metasp.reports.explorer.points import (
 )
 from metasp.reports.labels import method_name
 from metasp.reports.runs import flat_spec
-from metasp.reports.suspects import RunScores, count_sentence, scores_of
+from metasp.reports.suspect_tables import RunScores, count_sentence, scores_of
 from metasp.spec import RunSpec
 from metasp.store import RunDir, open_run
 from metasp.store.files import sha256
-from metasp.suspects import NO_CLASS, WAYS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from typing import Any
 from metasp.errors import UserError
 from metasp.metrics import METRICS, SCENARIO_WORDS, SCENARIOS
 from metasp.reports.labels import CORRECTED, DATA
-from metasp.reports.suspects import scores_of
+from metasp.reports.suspect_tables import scores_of
 from metasp.reports.tables import Cell, Table, signed
 from metasp.spec import RunSpec
 from metasp.store import RunDir

@@ -9,12 +9,12 @@ import numpy as np
 
 from metasp.corrections import as_cell, read_rows
 from metasp.errors import UserError, unknown
+from metasp.label_scores import NO_CLASS, WAYS, Scores, quality, score_examples
 from metasp.reports.groups import Configuration, Group, seeds_text
 from metasp.reports.notes import common_ground
 from metasp.reports.significance import summarise
 from metasp.reports.tables import Cell, Table, plus_minus
 from metasp.store import RunDir
-from metasp.suspects import NO_CLASS, WAYS, Scores, quality, score_examples
 
 Row = dict[str, Any]
 

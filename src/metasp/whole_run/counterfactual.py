@@ -20,7 +20,7 @@ from metasp.stateful import below
 from metasp.store import RunDir
 from metasp.store.files import sha256
 from metasp.store.manifest import read_manifest, stored_content
-from metasp.store.tables import FOLDERS, INFLUENCE, packed, read_table, task_of
+from metasp.store.run_tables import FOLDERS, INFLUENCE, packed, read_table, task_of
 from metasp.train import build_trainer
 from metasp.train.reweighting import as_start
 from metasp.types import Task
