@@ -95,42 +95,42 @@ class EncodedRows(LazyRows):
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         wanted = rows.tolist()
-        found = torch.empty((len(wanted), *self.shape[1:]), dtype=self.dtype)
-        out = found.numpy()
+        pictures = torch.empty((len(wanted), *self.shape[1:]), dtype=self.dtype)
+        out = pictures.numpy()
 
-        def fill(places: Sequence[int]) -> None:
-            missing = [p for p in places if not self._decoded.copy(wanted[p], out[p])]
-            rows = [wanted[place] for place in missing]
-            for place, row, content in zip(missing, rows, self.read(rows)):
-                out[place] = picture = self.decode(content, row)
+        def fill(positions: Sequence[int]) -> None:
+            missing = [p for p in positions if not self._decoded.copy(wanted[p], out[p])]
+            rows = [wanted[position] for position in missing]
+            for position, row, content in zip(missing, rows, self.read(rows)):
+                out[position] = picture = self.decode(content, row)
                 self._decoded.put(row, picture)
 
         # In the order of the file, so that neighbours are read together.
         in_threads(fill, sorted(range(len(wanted)), key=wanted.__getitem__))
-        return found
+        return pictures
 
     def unreadable(self, rows: Tensor) -> dict[int, str]:
-        found: dict[int, str] = {}
+        errors: dict[int, str] = {}
 
-        def look(some: Sequence[int]) -> None:
-            for row, content in zip(some, self.read(some)):
+        def look(rows: Sequence[int]) -> None:
+            for row, content in zip(rows, self.read(rows)):
                 try:
                     self._decoded.put(row, self.decode(content, row))
                 except CorruptPicture as error:
-                    found[row] = str(error)
+                    errors[row] = str(error)
 
         for portion in torch.split(rows.sort().values, PORTION):
             in_threads(look, portion.tolist())
-        return dict(sorted(found.items()))
+        return dict(sorted(errors.items()))
 
     def compact(self, rows: Sequence[int], pictures: Tensor) -> list[bytes]:
         """The smaller of what the file holds of each row and of its decoded picture (k, c, h, w)
         encoded again, which may be smaller where pictures were resized."""
-        found = []
+        contents = []
         for content, picture in zip(self.read(rows), pictures.cpu().numpy()):
             again = self.encode(picture) if len(content) > picture.nbytes // 2 else content
-            found.append(min(content, again, key=len))
-        return found
+            contents.append(min(content, again, key=len))
+        return contents
 
 
 class EncodedSlots(LazyRows):
@@ -146,8 +146,8 @@ class EncodedSlots(LazyRows):
 
     def put(self, slots: Tensor, ids: Tensor, pictures: Tensor) -> None:
         """Fill slots (k,) with pictures (k, c, h, w) of examples with these ids."""
-        found = self.pictures.compact(ids.tolist(), pictures)
-        for slot, example, content in zip(slots.tolist(), ids.tolist(), found):
+        contents = self.pictures.compact(ids.tolist(), pictures)
+        for slot, example, content in zip(slots.tolist(), ids.tolist(), contents):
             self.contents[slot], self._ids[slot] = content, example
             self._decoded.drop(slot)
 
@@ -158,19 +158,19 @@ class EncodedSlots(LazyRows):
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         wanted = rows.tolist()
-        found = torch.zeros((len(wanted), *self.shape[1:]), dtype=self.dtype)
-        out = found.numpy()
+        pictures = torch.zeros((len(wanted), *self.shape[1:]), dtype=self.dtype)
+        out = pictures.numpy()
 
-        def fill(places: Sequence[int]) -> None:
-            for place in places:
-                slot = wanted[place]
-                if self.contents[slot] and not self._decoded.copy(slot, out[place]):
+        def fill(positions: Sequence[int]) -> None:
+            for position in positions:
+                slot = wanted[position]
+                if self.contents[slot] and not self._decoded.copy(slot, out[position]):
                     picture = self.pictures.decode(self.contents[slot], self._ids[slot])
-                    out[place] = picture
+                    out[position] = picture
                     self._decoded.put(slot, picture)
 
         in_threads(fill, range(len(wanted)))
-        return found
+        return pictures
 
     def unreadable(self, rows: Tensor) -> dict[int, str]:
         return {}  # what could not be decoded has never come in
@@ -179,14 +179,14 @@ class EncodedSlots(LazyRows):
         """All pictures end to end, and where in there that of each slot begins and ends."""
         ends = np.cumsum([len(content) for content in self.contents], dtype=np.int64)
         places = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
-        whole = np.frombuffer(b"".join(self.contents), np.uint8).copy()
-        return {"encoded": torch.from_numpy(whole), "places": torch.from_numpy(places)}
+        content = np.frombuffer(b"".join(self.contents), np.uint8).copy()
+        return {"encoded": torch.from_numpy(content), "places": torch.from_numpy(places)}
 
     def restore(self, state: Mapping[str, Tensor], ids: Tensor) -> None:
-        whole = state["encoded"].numpy().tobytes()
+        content = state["encoded"].numpy().tobytes()
         self._ids = ids.tolist()
         self.contents = [
-            whole[start:end] if example >= 0 else b""
+            content[start:end] if example >= 0 else b""
             for (start, end), example in zip(state["places"].tolist(), self._ids)
         ]
         self._decoded = RecentPictures(self.shape)
@@ -206,11 +206,11 @@ class RecentPictures:
     def copy(self, row: int, out: Array) -> bool:
         """Write the picture to `out`, if it is here."""
         with self._lock:
-            place = self._places.get(row)
-            if place is None:
+            slot = self._places.get(row)
+            if slot is None:
                 return False
             self._places.move_to_end(row)
-            out[...] = self._block[place]
+            out[...] = self._block[slot]
             return True
 
     def put(self, row: int, picture: Array) -> None:

@@ -64,72 +64,72 @@ class ExampleStats:
         """Enter values (n, quantities), NaN where unknown. Returns which of the ids (n,) count."""
         if self._row is not None:
             self._make_room(ids)
-        place, known = self.rows(ids)
-        counted = known.nonzero()[:, 0]  # once: a mask is searched anew at each use
-        rows, entered = place[counted], values[counted].to(self._sums)
-        there = entered == entered  # what is not NaN
+        row_of, recorded = self.rows(ids)
+        counted = recorded.nonzero()[:, 0]  # once: a mask is searched anew at each use
+        rows, entered = row_of[counted], values[counted].to(self._sums)
+        finite = entered == entered  # what is not NaN
         self._sums.index_add_(0, rows, entered.nan_to_num(nan=0.0, posinf=None, neginf=None))
-        self._counts.index_add_(0, rows, there[:, : self._counts.shape[1]].long())
+        self._counts.index_add_(0, rows, finite[:, : self._counts.shape[1]].long())
         return counted
 
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the row of each id (n,), and whether it has one (n,)."""
         if self._row is not None:
-            place = torch.tensor([self._row.get(i, -1) for i in ids.tolist()], dtype=torch.long)
-            return place, place >= 0
-        place = torch.searchsorted(self._ids, ids)
+            row_of = torch.tensor([self._row.get(i, -1) for i in ids.tolist()], dtype=torch.long)
+            return row_of, row_of >= 0
+        row_of = torch.searchsorted(self._ids, ids)
         if not len(self._ids):
-            return place, torch.zeros(len(ids), dtype=torch.bool)
-        place = place.clamp_(max=len(self._ids) - 1)
-        return place, self._ids[place] == ids
+            return row_of, torch.zeros(len(ids), dtype=torch.bool)
+        row_of = row_of.clamp_(max=len(self._ids) - 1)
+        return row_of, self._ids[row_of] == ids
 
     def means(self, ids: Rows, name: str | None = None) -> Tensor:
         """Return the means (n, quantities) of examples with these ids, or those (n,) of one
         quantity; NaN: never known."""
         columns = slice(None) if name is None else slice(*self._span(name))
-        place, known = self.rows(_column(ids).long())
+        row_of, recorded = self.rows(_column(ids).long())
         if not len(self):
-            found = self._sums.new_full((len(place), len(self.names)), torch.nan)[:, columns]
+            values = self._sums.new_full((len(row_of), len(self.names)), torch.nan)[:, columns]
         else:
-            counts = self._counts[place]
+            counts = self._counts[row_of]
             counts = counts if counts.shape[1] == 1 else counts[:, columns]
-            found = self._sums[place][:, columns] / counts
-            found = torch.where(known[:, None], found, torch.nan)
-        return found if name is None else found[:, 0]
+            values = self._sums[row_of][:, columns] / counts
+            values = torch.where(recorded[:, None], values, torch.nan)
+        return values if name is None else values[:, 0]
 
     def counts(self, ids: Tensor) -> Tensor:
         """Return how often the first quantity of each example (n,) was known."""
-        place, known = self.rows(ids)
-        return self._counts[place, 0] * known if len(self) else known.long()
+        row_of, recorded = self.rows(ids)
+        return self._counts[row_of, 0] * recorded if len(self) else recorded.long()
 
     def last(self, ids: Tensor, name: str) -> Tensor:
         """Return the latest value of each example (n,), float64; NaN: none yet."""
-        place, known = self.rows(ids)
+        row_of, recorded = self.rows(ids)
         if not len(self):
             return torch.full((len(ids),), torch.nan, dtype=torch.float64)
-        return torch.where(known, self._latest[place, self.latest.index(name)], torch.nan)
+        return torch.where(recorded, self._latest[row_of, self.latest.index(name)], torch.nan)
 
     def put(self, ids: Tensor, **values: Tensor) -> None:
         """Replace the latest values of examples; of an id that occurs twice the last one counts."""
-        place, known = self.rows(ids)
-        counted = known.nonzero()[:, 0]
-        last = counted[_last_of_each(place[counted])]
+        row_of, recorded = self.rows(ids)
+        counted = recorded.nonzero()[:, 0]
+        last = counted[_last_of_each(row_of[counted])]
         for name, column in values.items():
-            self._latest[place[last], self.latest.index(name)] = column[last].cpu().double()
+            self._latest[row_of[last], self.latest.index(name)] = column[last].cpu().double()
 
-    def merge(self, other: "ExampleStats") -> None:
+    def merge(self, stats: "ExampleStats") -> None:
         """Enter all that other statistics of the same quantities hold."""
-        if other.names != self.names:
+        if stats.names != self.names:
             raise UserError(
                 f"statistics of {', '.join(self.names)} cannot take those of "
-                f"{', '.join(other.names)}: make both of the same quantities."
+                f"{', '.join(stats.names)}: make both of the same quantities."
             )
-        ids, sums, counts, _ = other._by_id()
+        ids, sums, counts, _ = stats._by_id()
         if self._row is not None:
             self._make_room(ids)
-        place, known = self.rows(ids)
-        self._sums[place[known]] += sums[known]
-        self._counts[place[known]] += counts[known]
+        row_of, recorded = self.rows(ids)
+        self._sums[row_of[recorded]] += sums[recorded]
+        self._counts[row_of[recorded]] += counts[recorded]
 
     def forget(self, ids: Tensor) -> None:
         """Drop the rows of these ids."""
@@ -282,8 +282,8 @@ class TrainingStats:
         self._numbers = 0
         self.classes = state["classes"].clone()
         self._outputs = self._outputs_of(NO_IDS)
-        for part, own in (("examples/", self._examples), ("outputs/", self._outputs)):
-            own.load_state_dict(
+        for part, statistics in (("examples/", self._examples), ("outputs/", self._outputs)):
+            statistics.load_state_dict(
                 {k.removeprefix(part): t for k, t in state.items() if k.startswith(part)}
             )
 
@@ -320,8 +320,8 @@ def are_classes(outputs: Tensor, labels: Tensor) -> bool:
 def margins(outputs: Tensor, labels: Tensor) -> Tensor:
     """Return the logit of each row's label less the largest other, shape (n,)."""
     places = labels[:, None]
-    others = outputs.scatter(1, places, -torch.inf)
-    return outputs.gather(1, places)[:, 0] - others.amax(1)
+    rivals = outputs.scatter(1, places, -torch.inf)
+    return outputs.gather(1, places)[:, 0] - rivals.amax(1)
 
 
 def _last_of_each(rows: Tensor) -> Tensor:

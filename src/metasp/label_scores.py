@@ -80,9 +80,9 @@ class Scores:
     @property
     def best(self) -> str:
         """The first way that knows at least half of the examples, or else any."""
-        known = {way: int(np.isfinite(self.ways[way]).sum()) for way in WAYS}
-        most = max(known.values(), default=0)
-        return next((way for way in WAYS if 2 * known[way] >= most > 0), "margin")
+        counts = {way: int(np.isfinite(self.ways[way]).sum()) for way in WAYS}
+        most = max(counts.values(), default=0)
+        return next((way for way in WAYS if 2 * counts[way] >= most > 0), "margin")
 
     def support(self, way: str) -> Array:
         """How much a way speaks for each label, shape (n,): below 0 it speaks against it."""
@@ -128,23 +128,23 @@ class Scores:
         """Return the share of each class in their order, without those of which a way knows
         nothing."""
         support = self.support(way)
-        known = np.isfinite(support)
-        found = []
-        for label in np.unique(self.labels[known]):
-            mine = known & (self.labels == label)
+        measured = np.isfinite(support)
+        shares = []
+        for label in np.unique(self.labels[measured]):
+            of_label = measured & (self.labels == label)
             expected = 0.0
             if way == "odds" and self.held_out is not None:
-                found.append(self.share(mine, int(label)))
+                shares.append(self.share(of_label, int(label)))
                 continue
             if way == "odds" and self.wrong is not None:
-                expected = float(self.wrong[mine].sum())
+                expected = float(self.wrong[of_label].sum())
             elif way == "score":
-                expected = float(((1 - support[mine]) / 2).sum())
+                expected = float(((1 - support[of_label]) / 2).sum())
             else:
-                for task in np.unique(self.tasks[mine]):
-                    expected += _fewer_than_right(support[mine & (self.tasks == task)])
-            found.append(Share(int(label), int(mine.sum()), expected))
-        return found
+                for task in np.unique(self.tasks[of_label]):
+                    expected += _fewer_than_right(support[of_label & (self.tasks == task)])
+            shares.append(Share(int(label), int(of_label.sum()), expected))
+        return shares
 
     def share(self, rows: Array, label: int = NO_CLASS) -> Share:
         """Return the share of wrong labels among `rows` (n,), True where an example counts, by

@@ -46,25 +46,25 @@ def judge_labels(said: Tensor, labels: Tensor, sure: Tensor, sure_labels: Tensor
     odds, wrong = torch.full((2, len(labels)), torch.nan, dtype=torch.float64)
     met = said.isfinite().all(1)
     present = torch.tensor(sorted(set(labels[met].tolist())), dtype=torch.long)
-    own = torch.searchsorted(present, labels[met])
-    if len(present) < 2 or (len(own) + len(present)) * len(present) ** 2 > MOST_WORK:
+    columns = torch.searchsorted(present, labels[met])
+    if len(present) < 2 or (len(columns) + len(present)) * len(present) ** 2 > MOST_WORK:
         return Judged(odds, wrong)
     verified = sure.isfinite().all(1) & torch.isin(sure_labels, present)
     rows = torch.cat([said[met], sure[verified]])[:, present].double()
     rows = rows - rows.mean(1, keepdim=True)  # only differences between outputs say anything
-    known = torch.searchsorted(present, sure_labels[verified])
-    ranked, counted = _fitted(rows, own, known)
-    odds[met], wrong[met] = _odds_of(ranked, own), (-_odds_of(counted, own)).sigmoid()
+    verified_columns = torch.searchsorted(present, sure_labels[verified])
+    ranked, counted = _fitted(rows, columns, verified_columns)
+    odds[met], wrong[met] = _odds_of(ranked, columns), (-_odds_of(counted, columns)).sigmoid()
     return Judged(odds, wrong)
 
 
-def _fitted(rows: Tensor, labels: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+def _fitted(rows: Tensor, labels: Tensor, known_labels: Tensor) -> tuple[Tensor, Tensor]:
     """The logarithm (n, classes) of how likely each labelled example is of each class, up to a
     number of its own, to rank by and to count by; the first n `rows` are theirs, those that follow
     are of `known` classes."""
     classes = int(labels.max()) + 1
     right = one_hot(labels, classes).double()
-    sure = one_hot(known, classes).double()
+    sure = one_hot(known_labels, classes).double()
     believed = BELIEVED * right + (1 - BELIEVED) / (classes - 1) * (1 - right)
     near = _nearness(rows, torch.cat([believed, sure]))[: len(labels)]
     nearest = one_hot(near.argmax(1), classes).double()
@@ -72,18 +72,18 @@ def _fitted(rows: Tensor, labels: Tensor, known: Tensor) -> tuple[Tensor, Tensor
     return _rounds(rows, right, sure, believed), _rounds(rows, right, sure, moved)
 
 
-def _rounds(rows: Tensor, right: Tensor, sure: Tensor, chances: Tensor) -> Tensor:
+def _rounds(rows: Tensor, right: Tensor, verified: Tensor, chances: Tensor) -> Tensor:
     """The same from where it begins: how likely each example is of each class (n, classes). The
     labels are `right` and the known classes `sure`, a column for each class."""
     size, classes = right.shape
     expected = ANY + RIGHT * size / classes * torch.eye(classes, dtype=torch.float64)
-    found = chances
+    log_chances = chances
     for _ in range(ROUNDS):
-        near = _nearness(rows, torch.cat([chances, sure]))[:size]
+        near = _nearness(rows, torch.cat([chances, verified]))[:size]
         carried = expected + chances.T @ right  # how many of each class carry each label
-        found = near + right @ (carried / carried.sum()).log().T
-        chances = found.softmax(1)
-    return found
+        log_chances = near + right @ (carried / carried.sum()).log().T
+        chances = log_chances.softmax(1)
+    return log_chances
 
 
 def _nearness(rows: Tensor, weights: Tensor) -> Tensor:
@@ -97,12 +97,12 @@ def _nearness(rows: Tensor, weights: Tensor) -> Tensor:
     spread = spread / totals.sum()
     alike = spread.diagonal().mean().clamp_min(TINY) * torch.eye(len(spread), dtype=torch.float64)
     directions = torch.linalg.solve((1 - ALIKE) * spread + ALIKE * alike, centres.T)
-    found: Tensor = rows @ directions - (centres * directions.T).sum(1) / 2
-    return found
+    density: Tensor = rows @ directions - (centres * directions.T).sum(1) / 2
+    return density
 
 
-def _odds_of(found: Tensor, labels: Tensor) -> Tensor:
+def _odds_of(log_chances: Tensor, labels: Tensor) -> Tensor:
     """How likely a label is against all other classes together, as a logarithm, shape (n,)."""
     places = labels[:, None]
-    others = found.scatter(1, places, -torch.inf)
-    return found.gather(1, places)[:, 0] - others.logsumexp(1)
+    rivals = log_chances.scatter(1, places, -torch.inf)
+    return log_chances.gather(1, places)[:, 0] - rivals.logsumexp(1)
