@@ -7,7 +7,6 @@ process of its own that need not load PyTorch anew.
 
 import contextlib
 import glob
-import http.client
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,12 +124,10 @@ def serve(words: list[str]) -> None:
     child = forked(lambda: metasp_main(words), writing)
     os.close(writing)
     with open(reading) as said:
-        address = next(found for line in said if (found := re.match(r"http://([\d.:]+)/", line)))
-        connection = http.client.HTTPConnection(address.group(1), timeout=30)
-        connection.request("GET", "/")
-        answer = connection.getresponse()
-        assert answer.status == 200
-        assert b"</html>" in answer.read()
+        address = next(found for line in said if (found := re.search(r"http://\S+", line)))
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(address.group(), timeout=30) as answer:
+            assert b"</html>" in answer.read()
         os.kill(child, signal.SIGINT)
     assert ended(child) == 0
 

@@ -7,6 +7,7 @@ writes the table of outcomes into `docs/influence-traps.md`.
 
 import copy
 import random
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ STEPS = (1, 3)
 SETTINGS = [(kind, steps) for kind in KINDS for steps in STEPS]
 USUAL = (("sgd", 1), ("adamw", 3))  # the others where there is time
 TABLE = "## The table"
-RIGHT, REFUSED, CONSTANT = "right", "refused", "right, what it detaches being constant"
+RIGHT, REFUSED, CONSTANT = "right", "refused", "right but for what is detached"
 
 
 def seed() -> None:
@@ -204,11 +205,12 @@ def outcome(name: str, kind: str, steps: int) -> tuple[str, str]:
 
 
 def outcomes_on_the_page() -> dict[str, list[str]]:
-    """Return the cells of the page's table by the name of each model of their row."""
+    """Return the outcomes on the page by the name of each model, for one step and for three."""
     cells = {}
     for line in PAGE.read_text().split(TABLE)[1].splitlines()[4:]:
-        names, *row = line.strip("| ").split(" | ")
-        cells.update(dict.fromkeys(names.split("; "), row))
+        names, outcomes, _ = line.strip("| ").split(" | ")
+        one, *three = outcomes.split(" / ")
+        cells |= {name: [one, *(three or [one])] for name in names.split("; ")}
     return cells
 
 
@@ -237,10 +239,10 @@ def main() -> None:
     rows: dict[str, list[str]] = {}
     for name in TRAPS:
         results = [outcome(name, kind, steps) for kind, steps in USUAL]
-        notes = dict.fromkeys(note for _, note in results)
-        row = " | ".join([*(status for status, _ in results), "; ".join(notes)])
+        notes = {status: re.split(r"[:,] | \(", note)[0] for status, note in results}
+        row = " / ".join(notes) + " | " + "; ".join(notes.values())
         rows.setdefault(row, []).append(name)
-    lines = ["| models | one step | three steps | path, or why |", "|---|---|---|---|"]
+    lines = ["| models | one step / three steps | path, or why |", "|---|---|---|"]
     lines += [f"| {'; '.join(names)} | {row} |" for row, names in rows.items()]
     head = PAGE.read_text().split(TABLE)[0]
     PAGE.write_text(f"{head}{TABLE}\n\n" + "\n".join(lines) + "\n")
