@@ -39,7 +39,6 @@ OTHERS: dict[str, MakeOptimizer] = {  # that only a learner can be given
         "Rprop",
         "Adafactor",
         "LBFGS",
-        "SparseAdam",
         "Muon",
     )
 }
@@ -49,6 +48,8 @@ MAKES = {
 }
 MAKES["sgd"] = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 YES = "yes"
+STEPPING = [name for name in METHODS if name not in ("slda", "ridge")]  # these have closed forms
+GOES_BACK = "aer-abs"  # every other epoch ends where it began, and its losses need not fall
 FLAGS = ["--tasks", "2", "--epochs", "3", "--limit-per-class", "6", "--batch-size", "8",
          "--memory", "20", "--memory-batch", "8", "--width", "4", "--threads", "1",
          "--checkpoint-seconds", "0"]  # fmt: skip
@@ -70,8 +71,7 @@ def arguments_of(method: str, optimizer: str) -> list[str]:
     if method == "verified-only":
         given += ["--trusted", "2"]
     for setting, value in (LEARNS if method == "gdumb" else TELLING.get(method, {})).items():
-        flag = "--" + setting.replace("_", "-")
-        given += [flag] if value is True else [flag, str(value)]
+        given += ["--set", f"{setting}={value if isinstance(value, str) else json.dumps(value)}"]
     return ["--method", method, *FLAGS, *given]
 
 
@@ -89,7 +89,8 @@ def run_killed(folder: Path, method: str, optimizer: str, dice: random.Random) -
     assert code == 0, f"{method} with {optimizer} ended with {code}"
     (whole,) = runs_in(folder / "whole")
     steps = [event for event in whole.events() if event["event"] == "StepTaken"]
-    assert falls([step["loss"] for step in steps if step["task"] == 0]), f"{method} {optimizer}"
+    losses = [step["loss"] for step in steps if step["task"] == 0]
+    assert method == GOES_BACK or falls(losses), f"{method} {optimizer}"
     kinds = kinds_of(folder / "whole")
     begun = kinds.index("end") + 2  # a step of the second task is stored
     for number in range(TRIES):
@@ -133,7 +134,8 @@ def learner_killed(folder: Path, method: str, make: MakeOptimizer) -> str:
         losses = [e.loss for e in whole.stream(**first) if isinstance(e, StepTaken)]
     except UserError as error:
         return str(error)
-    assert falls([loss for loss in losses if loss]), f"{method} {make}"  # 0: nothing was trained
+    losses = [loss for loss in losses if loss]  # 0: nothing was trained
+    assert method == GOES_BACK or falls(losses), f"{method} {make}"
     whole.learn(**second, progress=False)
     folder.mkdir(parents=True)
     place = folder / "learner"
@@ -157,7 +159,7 @@ def main() -> None:
     where, seed, *methods = sys.argv[1:]
     torch.set_num_threads(1)
     load_all()
-    for method in methods or METHODS:
+    for method in methods or STEPPING:
         folder, dice = Path(where) / method, random.Random(f"{seed}/{method}")
         for name, make in MAKES.items():
             said = learner_killed(folder / "learner" / name, method, make)

@@ -16,13 +16,11 @@ from metasp.spec import RunSpec
 from metasp.train.optimizers import OPTIMIZERS
 from tests.helpers import ROOT
 from tests.methods.factories import digits
-from tests.methods.optimizer_cells import NAMED, OTHERS, YES
+from tests.methods.optimizer_cells import NAMED, OTHERS, STEPPING, YES
 
 PAGE = ROOT / "docs" / "optimizers.md"
 KINDS = ", ".join(f"`{name}`" for name in OPTIMIZERS)
 ABOVE = f"""# Optimizers
-
-The test `tests/methods/test_optimizers.py` tries every cell of the table and writes this page.
 
 `metasp run --optimizer NAME` takes {KINDS} (default `sgd`). If you give no learning rate or
 weight decay, torch's defaults are used; RMSprop starts with Adam's rate. Only `sgd` and `rmsprop`
@@ -31,22 +29,27 @@ have a momentum.
 A `ContinualLearner` takes more:
 
 - `optimizer=lambda params: …` takes any optimizer of torch.
-- `scheduler=lambda optimizer: …` takes any learning-rate scheduler that counts steps. It starts
-  again with each task.
+- `scheduler=lambda optimizer: …` takes any learning-rate scheduler that counts steps. It moves
+  after each epoch (`scheduler_step="epoch"`, the default) or after each step, and starts again with
+  each task. The log `logging.getLogger("metasp")` says when the rate changes (INFO for epochs,
+  DEBUG for steps).
 - `clip_norm=1.0` scales a gradient down to this norm before each step if it is longer.
 
-Some methods simulate a training step before they take one: those that compute influence in
-training, MIR, HAL and GMED. This simulated step (the paper calls it a pseudo step) is the step
-that the optimizer would take, with its state and with clipping. It is exact if the optimizer moves
-each parameter by a smooth function of that parameter's own gradient and state. These methods
-refuse other optimizers, and optimizers with hooks around their step. The first step of Adam and of
-optimizers like it is nearly the sign of the gradient, so influence is nearly zero there.
+Methods that compute influence in training, MIR, HAL and GMED simulate a training step (the paper
+calls it a pseudo step) before they take one: the step of your optimizer, with its state and with
+clipping. It is exact if the optimizer moves each parameter by a smooth function of that parameter's
+own gradient and state. These methods refuse other optimizers, and optimizers with hooks around
+their step. The first step of Adam and its like is nearly the sign of the gradient, so influence is
+nearly zero there.
 
-**yes** means two things. The method learns with this optimizer. And if it is killed with SIGKILL
-in its second task and continued, it ends with the same bits as without the kill. For optimizers in
-small letters this is tried in a run (`metasp resume`) and in a learner (`save` and `load`). The
-others exist only in a learner, and are tried there. **runs** means that it works in a run and not
-in a learner. A number in brackets refers to the error message below the table.
+In the table, **yes** means that the method learns with this optimizer, and that if it is killed
+with SIGKILL in its second task and continued, it ends with the same bits. Optimizers in small
+letters are tried in a run (`metasp resume`) and in a learner (`save` and `load`), the others, which
+exist only there, in a learner. **runs** means that it works in a run and not in a learner. A number
+in brackets refers to the error message below. SparseAdam works with no method: torch refuses the
+gradients of dense layers. The analytic methods `slda` and `ridge` have no optimizer.
+
+`python -m tests.methods.test_optimizers` tries every cell and writes this page.
 """
 
 
@@ -67,24 +70,38 @@ def tried() -> dict[tuple[str, str, str], str]:
     return {(how, method, name): said for how, method, name, said in cells}
 
 
+def cell(found: dict[tuple[str, str, str], str], method: str, name: str, notes: list[str]) -> str:
+    """Return what happened with a method and an optimizer; sentences go to the notes."""
+    results = [found["learner", method, name]]
+    results += [found["run", method, name]] if name in NAMED else []
+    refusals = [result for result in results if result != YES]
+    notes += [refusal for refusal in refusals if refusal not in notes]
+    numbers = ", ".join(str(notes.index(refusal) + 1) for refusal in refusals)
+    return f"{'runs' if YES in results else 'no'} ({numbers})" if refusals else YES
+
+
+def grouped(rows: dict[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+    """Return the names of equal rows together."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, row in rows.items():
+        groups.setdefault(row, []).append(name)
+    return groups
+
+
 def page(found: dict[tuple[str, str, str], str]) -> str:
-    """The page of the docs, with a table of what was tried."""
-    names = [*NAMED, *OTHERS]
-    lines = ["| method | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    sentences: list[str] = []
-    for method in METHODS:
-        cells = []
-        for name in names:
-            given = [found["learner", method, name]]
-            given += [found["run", method, name]] if name in NAMED else []
-            words = [one for one in given if one != YES]
-            sentences += [one for one in words if one not in sentences]
-            notes = ", ".join(str(sentences.index(one) + 1) for one in words)
-            told = YES if not words else f"{'runs' if YES in given else 'no'} ({notes})"
-            cells.append(told)
-        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
-    notes = [f"{number}. {text}" for number, text in enumerate(sentences, 1)]
-    return "\n".join([ABOVE, *lines, "", *notes, ""])
+    """Return the page of the docs, with a table of what was tried: equal rows and columns once."""
+    notes: list[str] = []
+    rows = {m: tuple(cell(found, m, n, notes) for n in (*NAMED, *OTHERS)) for m in STEPPING}
+    columns = grouped(dict(zip((*NAMED, *OTHERS), zip(*rows.values()))))
+    lines = [
+        "| methods | " + " | ".join(", ".join(names) for names in columns.values()) + " |",
+        "|---|" + "---|" * len(columns),
+    ]
+    for row, methods in grouped(dict(zip(rows, zip(*columns)))).items():
+        names = ", ".join(f"`{method}`" for method in methods)
+        lines.append(f"| {names} | " + " | ".join(row) + " |")
+    numbered = [f"{number}. {text}" for number, text in enumerate(notes, 1)]
+    return "\n".join([ABOVE, *lines, "", *numbered, ""])
 
 
 @pytest.mark.slow
@@ -93,9 +110,9 @@ def test_the_page_says_what_happens():
     assert PAGE.read_text(encoding="utf-8") == page(found), (
         "run `python -m tests.methods.test_optimizers` and commit docs/optimizers.md"
     )
-    for method, recipe in METHODS.items():
+    for method in STEPPING:
         follows = "cannot follow Rprop" not in found["learner", method, "Rprop"]
-        assert follows != ("elementwise" in recipe.kind.needs)
+        assert follows != ("elementwise" in METHODS[method].kind.needs)
 
 
 def test_a_momentum_that_the_optimizer_does_not_have_is_refused():
