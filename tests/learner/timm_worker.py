@@ -10,7 +10,6 @@ from functools import partial
 import torch
 
 from metasp import ContinualLearner, sp_influence
-from tests.learner.test_transformers_models import pictures
 from tests.oracles import influence_through_weights, torch_step
 
 
@@ -22,6 +21,15 @@ def without_kernels() -> torch.library.Library:
     for name in ("nms", "qnms"):
         library.define(f"{name}({boxes}) -> Tensor")
     return library
+
+
+def pictures(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return examples of two classes: the class is which quarter is bright."""
+    labels = torch.arange(64) % 2 + 2 * number
+    inputs = torch.randn(64, 1, 8, 8)
+    for row, label in enumerate(labels.tolist()):
+        inputs[row, 0, 4 * (label // 2) :][:4, 4 * (label % 2) :][:, :4] += 3
+    return inputs, labels
 
 
 def models():

@@ -180,7 +180,10 @@ def estimated_seconds(jobs: list[Job]) -> dict[str, float]:
             by_key[key] = (RunDir(job.path).outcome() or {})["seconds"]["total"]
             continue
         if key not in by_key:
-            by_key[key] = measured_seconds(job)
+            try:
+                by_key[key] = measured_seconds(job)
+            except UserError:  # a run that fails says so when its turn comes
+                by_key[key] = 0.0
         seconds[job.name] = by_key[key]
     return seconds
 
@@ -199,14 +202,16 @@ def measured_seconds(job: Job) -> float:
     threads, clock, steps = torch.get_num_threads(), Clock(), 0
     trainer = build_trainer(spec, assemble(job.source, spec))
     torch.set_num_threads(job.spec.threads)
-    for event in trainer.run():
-        if isinstance(event, StepTaken):
-            steps += 1
-            if steps > WARM_UP:
-                clock.saw(event)
-            if steps == WARM_UP + MEASURED:
-                break
-    torch.set_num_threads(threads)
+    try:
+        for event in trainer.run():
+            if isinstance(event, StepTaken):
+                steps += 1
+                if steps > WARM_UP:
+                    clock.saw(event)
+                if steps == WARM_UP + MEASURED:
+                    break
+    finally:
+        torch.set_num_threads(threads)
     return clock.left(trainer.remaining())
 
 
