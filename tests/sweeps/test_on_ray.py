@@ -18,7 +18,7 @@ TABLES = {
     "width": 4,
     "memory": 40,
     "limit_per_class": 60,
-    "epochs": 25,
+    "epochs": 60,
     "grid": {"method": ["er", "finetune"]},
 }
 
