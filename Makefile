@@ -27,7 +27,7 @@ quick: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow" $(QUICK)
 
 slow: $(VENV)/installed-dev
-	$(PYTEST) -m slow --durations 15
+	$(PYTEST) -m slow --durations 15 $(AGAIN)
 
 # Which lines no test runs; slower than the tests alone.
 coverage: $(VENV)/installed-dev
