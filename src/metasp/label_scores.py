@@ -38,7 +38,7 @@ FAR = 10.0  # times median to third quartile: of squared normal errors, three st
 
 @dataclass(frozen=True)
 class Share:
-    """How many of the examples that carry a label are expected to carry it wrongly. `interval` are
+    """The number of examples that are expected to carry a label wrongly. `interval` are
     shares between which the true one lies; None: no network has judged the examples that did not
     train on them, and one that did learns wrong labels by heart."""
 
@@ -53,7 +53,7 @@ class Share:
 
     @property
     def known(self) -> bool:
-        """Whether the interval is narrow enough to speak of a number."""
+        """Return whether the interval is narrow enough to speak of a number."""
         return self.interval is not None and self.interval[1] - self.interval[0] <= WIDEST
 
 

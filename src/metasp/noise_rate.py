@@ -44,17 +44,17 @@ class Rate(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the interval is narrow enough to speak of a number."""
+        """Return whether the interval is narrow enough to speak of a number."""
         return self.high - self.low <= WIDEST
 
 
 def judge_out_of_sample(outputs: Array, labels: Array) -> Judgement:
     """Judge labels (n,) by outputs (n, classes) of networks that did not train on them."""
-    given = np.eye(outputs.shape[1])[labels]
+    one_hot_labels = np.eye(outputs.shape[1])[labels]
     fits = []
     for temperature in TEMPERATURES:
         chances = softmax(outputs / temperature)
-        posterior, likelihood = fitted(chances, labels, given)
+        posterior, likelihood = fitted(chances, labels, one_hot_labels)
         fits.append((likelihood, chances, posterior))
     _, chances, posterior = max(fits, key=lambda fit: fit[0])
     return Judgement(
@@ -65,7 +65,7 @@ def judge_out_of_sample(outputs: Array, labels: Array) -> Judgement:
     )
 
 
-def fitted(chances: Array, labels: Array, given: Array) -> tuple[Array, float]:
+def fitted(chances: Array, labels: Array, one_hot_labels: Array) -> tuple[Array, float]:
     """Return the probabilities (n, classes) of the true classes given the labels, under the Q of
     the highest likelihood, and the mean log-likelihood of the labels."""
     classes = chances.shape[1]
@@ -76,7 +76,7 @@ def fitted(chances: Array, labels: Array, given: Array) -> tuple[Array, float]:
     for _ in range(ROUNDS):
         joint = chances * flips[:, labels].T
         posterior = joint / (joint.sum(1, keepdims=True) + TINY)
-        carried = posterior.T @ given  # how many of each class carry each label
+        carried = posterior.T @ one_hot_labels  # how many of each class carry each label
         noise = 1 - np.trace(carried) / len(labels)
         symmetric = (1 - noise) * right + noise * (1 - right) / (classes - 1)
         flips = carried + SYMMETRIC * symmetric

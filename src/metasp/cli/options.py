@@ -73,7 +73,7 @@ def combined(*decorators: Callable[[Command], Command]) -> Callable[[Command], C
 
 
 class Amount(click.FloatRange):
-    """What Ray can set aside: a whole number, or a fraction that is not too small for it."""
+    """An amount that Ray can set aside: a whole number, or a fraction not too small for it."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         number = float(super().convert(value, param, ctx))

@@ -124,7 +124,7 @@ def resume(run: Path, **values: Any) -> int:
 
 @dataclass
 class Execution:
-    """How a run happens, and what of it is shown."""
+    """Options of how a run happens and what of it is shown."""
 
     data: Path | None
     as_json: bool

@@ -105,30 +105,33 @@ def command(
     directory = open_run(run)
     if folds is not None:
         judge_by_folds(directory, data, folds)
-    told = read_scores(directory)
-    way = told.way(by)
-    places = told.scores.suspects(way, top)
-    total = told.scores.total(way)
-    expected = told.scores.expected(way)
+    run_scores = read_scores(directory)
+    way = run_scores.way(by)
+    places = run_scores.scores.suspects(way, top)
+    total = run_scores.scores.total(way)
+    expected = run_scores.scores.expected(way)
     if cleaned is not None:
-        write_cleaned(directory, told, way, data, cleaned)
-    rows = [told.row(int(place)) for place in places]
+        write_cleaned(directory, run_scores, way, data, cleaned)
+    rows = [run_scores.row(int(place)) for place in places]
     why = add_origins(rows, directory.spec(), data)
     if as_json or form == "json":
-        about = {"run": str(run), "by": way, "examples": len(told.scores.ids)}
+        about = {"run": str(run), "by": way, "examples": len(run_scores.scores.ids)}
         interval = total.interval if total.known else None
         count = {"expected": expected, "interval": interval, "between": total.interval}
-        found = {**count, "suspects": rows, "quality": told.found()}
-        stream = {"classes": class_rows(told, way), "memory": memory_at_end(directory, told)}
-        print(json.dumps({**about, **found, **stream}))
+        listed = {**count, "suspects": rows, "quality": run_scores.found()}
+        stream = {
+            "classes": class_rows(run_scores, way),
+            "memory": memory_at_end(directory, run_scores),
+        }
+        print(json.dumps({**about, **listed, **stream}))
     elif form == "csv":
         sys.stdout.write(as_csv(rows, way))
     else:
-        show(told, rows, way, top)
-        classes = class_table(told, way, memory_at_end(directory, told))
+        show(run_scores, rows, way, top)
+        classes = class_table(run_scores, way, memory_at_end(directory, run_scores))
         text_console().print(terminal([classes]), soft_wrap=True, end="")
         if rows:
-            print(next_steps(run, directory.spec().method, told))
+            print(next_steps(run, directory.spec().method, run_scores))
     if why is not None:
         print(f"note: the files are not named: {why}", file=sys.stderr)
 
@@ -154,11 +157,13 @@ def judge_by_folds(run: RunDir, data: Path | None, folds: int) -> None:
     run.attach("held_out.parquet", pa.table(columns, schema=TABLES["held_out.parquet"]))
 
 
-def write_cleaned(run: RunDir, told: RunScores, way: str, data: Path | None, target: Path) -> None:
+def write_cleaned(
+    run: RunDir, run_scores: RunScores, way: str, data: Path | None, target: Path
+) -> None:
     """Write all examples with what is thought of their labels."""
     from metasp.data.loading import origins_of
 
-    rows = cleaned_rows(run, told, way)
+    rows = cleaned_rows(run, run_scores, way)
     origins, _ = origins_of(run.spec(), data, [row["id"] for row in rows])
     for row in rows:
         row["file"], row["row"] = origins.get(row["id"], (None, None))
@@ -168,7 +173,7 @@ def write_cleaned(run: RunDir, told: RunScores, way: str, data: Path | None, tar
     print(f"cleaned list: {target}", file=sys.stderr)
 
 
-def next_steps(run: Path, method: str, told: RunScores) -> str:
+def next_steps(run: Path, method: str, run_scores: RunScores) -> str:
     """Return the commands that train again without the suspects, and those to verify some first.
 
     On pictures, tables and texts with one task or several (benchmarks/corrected.txt, one seed)
@@ -179,7 +184,7 @@ def next_steps(run: Path, method: str, told: RunScores) -> str:
     by_replay = [] if method == "er" else ["--method", "er"]
     spec = ["--spec", str(run / "spec.toml")]
     steps = {}
-    if told.scores.held_out is None and not told.scores.of_numbers:
+    if run_scores.scores.held_out is None and not run_scores.scores.of_numbers:
         steps["count them"] = shlex.join(["metasp", "suspects", str(run), "--folds", "5", *again])
     steps |= {
         "train better": f"metasp suspects {where} --format csv > suspects.csv",
@@ -197,29 +202,29 @@ def add_origins(rows: list[Row], spec: RunSpec, data: Path | None) -> str | None
         return None
     from metasp.data.loading import origins_of  # torch comes with it
 
-    found, why = origins_of(spec, data, [row["id"] for row in rows])
+    origins, why = origins_of(spec, data, [row["id"] for row in rows])
     for row in rows:
-        if row["id"] in found:
-            row["file"], row["row"] = found[row["id"]]
+        if row["id"] in origins:
+            row["file"], row["row"] = origins[row["id"]]
     return why
 
 
-def show(told: RunScores, rows: list[Row], way: str, top: int | None) -> None:
+def show(run_scores: RunScores, rows: list[Row], way: str, top: int | None) -> None:
     console = text_console()
     shown = rows if top is not None else rows[:SHOWN]
     if shown:
-        console.print(suspects_table(told, shown, way))
-    console.print(count_sentence(told.scores, way), soft_wrap=True)
+        console.print(suspects_table(run_scores, shown, way))
+    console.print(count_sentence(run_scores.scores, way), soft_wrap=True)
     if len(shown) < len(rows):
         console.print(f"{len(rows) - len(shown)} more: --top N, or --format csv.")
-    found = told.found()
-    if found is not None:
-        console.print(quality_table(found, len(told.wrong or ())))
+    quality = run_scores.found()
+    if quality is not None:
+        console.print(quality_table(quality, len(run_scores.wrong or ())))
 
 
-def suspects_table(told: RunScores, rows: list[Row], way: str) -> Table:
+def suspects_table(run_scores: RunScores, rows: list[Row], way: str) -> Table:
     table = Table(
-        title=f"the {len(rows)} most suspect of {len(told.scores.ids)} examples, by {way}",
+        title=f"the {len(rows)} most suspect of {len(run_scores.scores.ids)} examples, by {way}",
         title_justify="left",
         caption=f"{way}: {WAYS[way]}",
         caption_justify="left",
@@ -230,7 +235,7 @@ def suspects_table(told: RunScores, rows: list[Row], way: str) -> Table:
         table.caption = f"{table.caption}\nrow: in {file}"
     names = ["id", "task", "label", "the model says", way]
     names += ["row" if file is not None else "where"] * placed
-    names += ["true label"] * (told.wrong is not None)
+    names += ["true label"] * (run_scores.wrong is not None)
     for name in names:
         right = name in ("id", "task", "row", way)
         table.add_column(name, justify="right" if right else "left", overflow="fold")
@@ -245,7 +250,7 @@ def suspects_table(told: RunScores, rows: list[Row], way: str) -> Table:
         ]
         if placed:
             cells.append(where(row) if file is None else str(row["row"]))
-        if told.wrong is not None:
+        if run_scores.wrong is not None:
             cells.append(row["true_name"])
         odd = row.get("true_label", row["label"]) != row["label"]
         table.add_row(*cells, style="bold" if odd else None)
@@ -262,7 +267,7 @@ def where(row: Row) -> str:
     return place_words((row["file"], row["row"])) if "file" in row else "–"
 
 
-def quality_table(found: Mapping[str, Mapping[str, Any]], wrong: int) -> Table:
+def quality_table(quality: Mapping[str, Mapping[str, Any]], wrong: int) -> Table:
     table = Table(
         title=f"finding the {wrong} wrong labels",
         title_justify="left",
@@ -279,10 +284,10 @@ def quality_table(found: Mapping[str, Mapping[str, Any]], wrong: int) -> Table:
     }
     for name in ("by", *columns):
         table.add_column(name, justify="left" if name == "by" else "right")
-    for way, entry in found.items():
+    for way, row in quality.items():
         cells = []
         for name, key in columns.items():
-            value = entry[key]
+            value = row[key]
             as_percent = name.endswith("%")
             words = f"{100 * value:.1f}" if value is not None and as_percent else value
             cells.append("–" if value is None else f"{words:.3f}" if key == "area" else str(words))

@@ -64,25 +64,25 @@ def command(
             again = shlex.join(["metasp", "resume", str(experiment.directory.path)])
             print(f"stopped; continue with: {again}", file=sys.stderr)
             return 130
-    found = compare(made, data)
+    changes = compare(made, data)
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(changes))
         return 0
     console = text_console(width=80)
-    console.print(changes_table(found))
-    tasks = found["tasks_taken_over"]
+    console.print(changes_table(changes))
+    tasks = changes["tasks_taken_over"]
     console.print(f"{len(ids)} examples left out; {tasks} tasks taken over from {run}")
-    console.print(f"stored in {found['run']}, with the report what-if.json", soft_wrap=True)
+    console.print(f"stored in {changes['run']}, with the report what-if.json", soft_wrap=True)
     return 0
 
 
-def changes_table(found: dict[str, Any]) -> Table:
+def changes_table(changes: dict[str, Any]) -> Table:
     """Return the changes of the final losses, task by task."""
     table = Table(title="change of the final test loss (class-IL)", title_justify="left")
     for name in ("task", "predicted", "measured"):
         table.add_column(name, justify="right")
-    columns = [found[name] for name in ("predicted", "measured")]
-    for task in found["measured"]["tasks"]:
+    columns = [changes[name] for name in ("predicted", "measured")]
+    for task in changes["measured"]["tasks"]:
         values = [None if column is None else column["tasks"][task] for column in columns]
         table.add_row(str(task), *map(signed, values))
     means = [None if column is None else column["total"] for column in columns]

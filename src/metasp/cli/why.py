@@ -123,14 +123,16 @@ def about(answers: "list[Answer]") -> dict[str, Any]:
     """Return what is said of the answer as a whole."""
     first = answers[0]
     checks = [answer.check for answer in answers if answer.check is not None]
-    found = [{"lds": c.lds, "interval": c.interval, "groups": c.measured.shape[1]} for c in checks]
+    check_facts = [
+        {"lds": c.lds, "interval": c.interval, "groups": c.measured.shape[1]} for c in checks
+    ]
     return {
         "query": first.query,
         "held": first.held,
         "growth": [answer.growth for answer in answers],
         "agreement": [answer.agreement for answer in answers],
         "trusted": all(answer.trusted for answer in answers),
-        "check": found,
+        "check": check_facts,
         "notes": [*chain.from_iterable(answer.notes for answer in answers)],
     }
 

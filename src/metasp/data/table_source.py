@@ -147,10 +147,10 @@ def texts_of(name: str, texts: Sequence[str], column: str, columns: Columns) -> 
     """Return the source of texts as features."""
     from metasp.data.texts import text_features
 
-    features, words = text_features(texts)
-    content = repr((words, list(texts))).encode()
+    features, description = text_features(texts)
+    content = repr((description, list(texts))).encode()
     source = with_constants(source_of(name, features, columns, content))
-    note = f"the texts of column {column!r} are learned as {words}."
+    note = f"the texts of column {column!r} are learned as {description}."
     return replace(source, texts=texts, notes=(note,))
 
 

@@ -6,6 +6,7 @@ code give it: a tangent of ones reads off one column, so no rule has derivatives
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from metasp.influence.fallback import dual, tangent_of
 
 Named = dict[str, Tensor]
 State = dict[str, dict[str, Any]]
-"""What an optimizer stores for each parameter, by name."""
+"""Stored tensors and numbers of an optimizer for each parameter, by name."""
 Groups = tuple[tuple[dict[str, Any], tuple[str, ...]], ...]
 """The settings of each parameter group, and the names of its parameters."""
 
@@ -60,7 +61,7 @@ class Stepped(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update:
+class Update(ABC):
     """The steps of one optimizer for named parameters."""
 
     groups: Groups
@@ -83,9 +84,9 @@ class Update:
         """Return the same before the first step."""
         return replace(self, state={name: {} for name in self.state})
 
+    @abstractmethod
     def step(self, theta: Named, grads: Named, state: State) -> Stepped:
         """Take one step from ``theta``; all that it gives are new tensors."""
-        raise NotImplementedError
 
 
 class SGDUpdate(Update):

@@ -191,9 +191,9 @@ class AnalyticHead(Method):
         def scores(inputs: Tree) -> Tensor:
             one = self.learner.outputs(trees.rows(inputs, slice(1)))
             x = self.entering(as_rows(one_tensor(inputs, "an analytic head")).float().cpu())
-            known = (x @ weights + bias).masked_fill(unknown, -torch.inf)
-            width = max(0, one.shape[1] - known.shape[1])
-            return F.pad(known, (0, width), value=-torch.inf)[:, : one.shape[1]].to(one)
+            by_head = (x @ weights + bias).masked_fill(unknown, -torch.inf)
+            width = max(0, one.shape[1] - by_head.shape[1])
+            return F.pad(by_head, (0, width), value=-torch.inf)[:, : one.shape[1]].to(one)
 
         return scores
 
@@ -281,8 +281,8 @@ class StreamingLDA(AnalyticHead):
         c = (weights / rest)[:, None]
         own_cross = (1 + c) * cross - c * itself
         own_squares = (1 + c) ** 2 * squares - 2 * c * (1 + c) * cross + c**2 * itself
-        own = F.one_hot(labels, len(self.totals)).bool()
-        scores = torch.where(own, own_cross - own_squares / 2, cross - squares / 2)
+        own_class = F.one_hot(labels, len(self.totals)).bool()
+        scores = torch.where(own_class, own_cross - own_squares / 2, cross - squares / 2)
         scores *= (self.totals.sum() - weights)[:, None]
         return scores
 

@@ -1,4 +1,4 @@
-"""How likely labels are right: one model of features, and of how labels are mistaken for others.
+"""Estimate how likely labels are right, by one model of features and of mistaken labels.
 
 The features of the examples that truly are of one class lie around its mean, and all classes have
 one covariance. An example of true class t carries the label y with a chance that is the same for
@@ -61,31 +61,31 @@ def judge_labels(features: Tensor, labels: Tensor, reference: Reference) -> Judg
     classes = torch.tensor(sorted({*labels[met].tolist(), *reference.labels.tolist()}))
     if len(classes) > 1 and met.any():
         rows = principal_axes(torch.cat([features[met], reference.features]).double())
-        given = torch.searchsorted(classes, labels[met])
+        columns = torch.searchsorted(classes, labels[met])
         true = one_hot(torch.searchsorted(classes, reference.labels), len(classes)).double()
-        start = torch.cat([one_hot(given, len(classes)) * ~true[reference.verified].any(0), true])
-        likely = fit(rows, given, start)
+        start = torch.cat([one_hot(columns, len(classes)) * ~true[reference.verified].any(0), true])
+        likely = fit(rows, columns, start)
         looks_like[met] = classes[likely.argmax(1)]
         if agreement(rows, start) > LEAST:
-            odds[met] = odds_of(likely, given)
+            odds[met] = odds_of(likely, columns)
     return Judged(odds, (-CALM * odds).sigmoid(), looks_like)
 
 
-def fit(rows: Tensor, given: Tensor, start: Tensor) -> Tensor:
+def fit(rows: Tensor, labels: Tensor, start: Tensor) -> Tensor:
     """Return the logarithm (n, classes) of how likely each labelled example is of each class, up to
     a number of its own.
 
     rows: features of the n labelled examples, then of m whose classes are known.
     given: labels (n,); start: which rows the mean of each class begins with (n + m, classes)."""
-    size, classes = len(given), start.shape[1]
-    carried, true = one_hot(given, classes).double(), start[size:]
+    size, classes = len(labels), start.shape[1]
+    carried, true = one_hot(labels, classes).double(), start[size:]
     mean_size = size / int(carried.any(0).sum())
     expected = ANY + RIGHT * mean_size * torch.eye(classes, dtype=torch.float64)
     likely = log_density(rows, start, START)[:size]
     for _ in range(ROUNDS):
         chances = likely.softmax(1)
         mistaken = expected + chances.T @ carried  # how many of each class carry each label
-        prior = (mistaken / mistaken.sum()).log().T[given]
+        prior = (mistaken / mistaken.sum()).log().T[labels]
         likely = prior + log_density(rows, torch.cat([chances, true]))[:size]
     return likely
 
@@ -102,8 +102,8 @@ def agreement(rows: Tensor, start: Tensor) -> float:
     distance = torch.cdist(rows, means)
     distance[:, sizes == 0] = torch.inf
     # Without x the mean of its n is μ − (x − μ)/(n − 1): farther from x by n/(n − 1).
-    own = distance.gather(1, labels[:, None]) * (sizes / (sizes - 1))[labels, None]
-    distance.scatter_(1, labels[:, None], own)
+    to_own_mean = distance.gather(1, labels[:, None]) * (sizes / (sizes - 1))[labels, None]
+    distance.scatter_(1, labels[:, None], to_own_mean)
     chance = float((sizes / sizes.sum()).square().sum())
     agrees = float((distance.argmin(1) == labels).double().mean())
     return (agrees - chance) / max(1 - chance, TINY)

@@ -173,19 +173,19 @@ def as_csv(rows: Sequence[Row], by: str) -> str:
 CLEANED = ("id", "file", "row", "label", "verdict", "clean_label", "part")
 
 
-def cleaned_rows(run: RunDir, told: RunScores, way: str) -> list[Row]:
+def cleaned_rows(run: RunDir, run_scores: RunScores, way: str) -> list[Row]:
     """Return every example with its verdict: verified or wrong, as a person said; suspect; or ok.
     `clean_label` is the class to go on with: the verified one, of a suspect the suggested one where
     there is one, else the label; none where it is wrong and nobody knows the class. Test examples
     that were held out of the same list are judged where networks judged them (--folds)."""
-    scores = told.scores
-    said = {i: told.name(label) for i, label in run.spec().verified}
+    scores = run_scores.scores
+    verdicts = {i: run_scores.name(label) for i, label in run.spec().verified}
     if run.verdicts.exists():
-        said |= read_rows(run.verdicts, len(scores.ids), ("label",))
+        verdicts |= read_rows(run.verdicts, len(scores.ids), ("label",))
     suspects = set(scores.ids[scores.suspects(way)].tolist())
     rows = []
     for place, identity in enumerate(scores.ids.tolist()):
-        row = told.row(place)
+        row = run_scores.row(place)
         suggested = None if row["predicted"] == row["label"] else row["predicted_name"]
         rows.append(cleaned_row(identity, row["label_name"], suggested, identity in suspects))
     table = run.held_out() or {"id": (), "fold": (), "label": (), "suggested": (), "wrong": ()}
@@ -193,12 +193,18 @@ def cleaned_rows(run: RunDir, told: RunScores, way: str) -> list[Row]:
     for identity, fold, label, suggested, wrong in zip(*columns):
         if fold < 0:
             rows.append(
-                cleaned_row(identity, told.name(label), told.name(suggested), wrong > 0.5, "test")
+                cleaned_row(
+                    identity,
+                    run_scores.name(label),
+                    run_scores.name(suggested),
+                    wrong > 0.5,
+                    "test",
+                )
             )
     for row in rows:
-        if row["id"] in said and row["part"] == "train":
-            row["clean_label"] = said[row["id"]] or None
-            row["verdict"] = "verified" if said[row["id"]] else "wrong"
+        if row["id"] in verdicts and row["part"] == "train":
+            row["clean_label"] = verdicts[row["id"]] or None
+            row["verdict"] = "verified" if verdicts[row["id"]] else "wrong"
     return sorted(rows, key=lambda row: row["id"])
 
 
@@ -232,7 +238,7 @@ def _csv(rows: Sequence[Row], names: Sequence[str]) -> str:
     return text
 
 
-def memory_at_end(run: RunDir, told: RunScores) -> dict[str, int | None] | None:
+def memory_at_end(run: RunDir, run_scores: RunScores) -> dict[str, int | None] | None:
     """Count the examples in memory at the end of the last finished task, those of them that are
     verified, and those whose label is known to be wrong (None where nobody knows). None where there
     is no memory."""
@@ -240,45 +246,49 @@ def memory_at_end(run: RunDir, told: RunScores) -> dict[str, int | None] | None:
     if not tables:
         return None
     last = tables[max(tables)]
-    wrong = None if told.wrong is None else int(np.isin(last["id"], [*told.wrong]).sum())
+    wrong = (
+        None if run_scores.wrong is None else int(np.isin(last["id"], [*run_scores.wrong]).sum())
+    )
     verified = sum(bool(pinned) for pinned in last.get("pinned", ()))
     return {"examples": len(last["id"]), "verified": verified, "wrong": wrong}
 
 
-def class_rows(told: RunScores, way: str) -> list[dict[str, Any]]:
+def class_rows(run_scores: RunScores, way: str) -> list[dict[str, Any]]:
     """Return what is estimated of each class and of all, and what is true where that is known."""
-    shares = told.scores.shares(way)
-    total = told.scores.total(way)
+    shares = run_scores.scores.shares(way)
+    total = run_scores.scores.total(way)
     rows = []
     for share in (*shares, total) if shares else ():
         low, high = share.interval or (None, None)
         row: dict[str, Any] = {
             "label": None if share is total else share.label,
-            "class": "all" if share is total else told.name(share.label),
+            "class": "all" if share is total else run_scores.name(share.label),
             "examples": share.examples,
             "wrong": share.part,
             "low": low,
             "high": high,
         }
-        if told.wrong is not None:
-            of_class = told.scores.ids[(told.scores.labels == share.label) | (share is total)]
-            row["truly_wrong"] = float(np.isin(of_class, [*told.wrong]).mean())
+        if run_scores.wrong is not None:
+            of_class = run_scores.scores.ids[
+                (run_scores.scores.labels == share.label) | (share is total)
+            ]
+            row["truly_wrong"] = float(np.isin(of_class, [*run_scores.wrong]).mean())
         rows.append(row)
     return rows
 
 
-def class_table(told: RunScores, way: str, memory: Mapping[str, int | None] | None) -> Table:
+def class_table(run_scores: RunScores, way: str, memory: Mapping[str, int | None] | None) -> Table:
     """Return the rows of classes with a note on the memory."""
-    data = class_rows(told, way)
-    measured = told.scores.held_out is not None
+    data = class_rows(run_scores, way)
+    measured = run_scores.scores.held_out is not None
     header = ["label", "examples", "look wrong, %", *["between, %"] * measured]
-    header += ["are wrong, %"] if told.wrong is not None else []
+    header += ["are wrong, %"] if run_scores.wrong is not None else []
     rows = []
     for row in data:
         texts = [row["class"], row["examples"], f"{100 * row['wrong']:.1f}"]
         if measured:
             texts.append(f"{100 * row['low']:.0f} and {100 * row['high']:.0f}")
-        texts += [f"{100 * row['truly_wrong']:.1f}"] if told.wrong is not None else []
+        texts += [f"{100 * row['truly_wrong']:.1f}"] if run_scores.wrong is not None else []
         rows.append(tuple(Cell(str(text), bold=row["label"] is None) for text in texts))
     notes = [HOW]
     if memory is not None:
@@ -307,7 +317,7 @@ def stream_tables(groups: Sequence[Group], damaged: list[str] | None = None) -> 
 def stream_table(group: Group, damaged: list[str] | None) -> Table:
     rows, data = [], []
     for row in group.rows:
-        runs = [told for seed in row.seeds if (told := stream_of(row, seed, damaged))]
+        runs = [run_scores for seed in row.seeds if (run_scores := stream_of(row, seed, damaged))]
         about = {"benchmark": group.benchmark, "memory": group.memory, "data": group.variant}
         by = " ".join(sorted({run["by"] for run in runs}))
         numbers: dict[str, Any] = {**about, "label": row.label, "seeds": len(row.seeds), "by": by}
@@ -333,15 +343,15 @@ def stream_of(row: Configuration, seed: int, damaged: list[str] | None) -> dict[
     if run is None:
         return None
     try:
-        told = scores_of(run)
-        memory = memory_at_end(run, told)
+        run_scores = scores_of(run)
+        memory = memory_at_end(run, run_scores)
     except UserError as error:
         if damaged is None:
             raise
         damaged.append(str(error))
         return None
-    if not len(told.scores.ids):
+    if not len(run_scores.scores.ids):
         return None
-    *_, total = class_rows(told, told.scores.best)
+    *_, total = class_rows(run_scores, run_scores.scores.best)
     shares = {"looks_wrong": total["wrong"], "truly_wrong": total.get("truly_wrong")}
-    return {"by": told.scores.best, **shares, "memory_wrong": wrong_part(memory)}
+    return {"by": run_scores.scores.best, **shares, "memory_wrong": wrong_part(memory)}

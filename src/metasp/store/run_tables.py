@@ -89,7 +89,7 @@ WHY = schema_of(
         "agreement": pa.float64(),
     }
 )
-"""What `metasp why` has found for each query; `on_tasks` are the derivatives of each loss."""
+"""Answers of `metasp why` for each query; `on_tasks` are the derivatives of each loss."""
 
 WHY_FILE = "why.parquet"
 TABLES = {

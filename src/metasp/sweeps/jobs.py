@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Update:
-    """What has become of a job: its state, the fraction done, the seconds left, and a note."""
+    """News of a job: its state, the fraction done, the seconds left, and a note."""
 
     name: str
     state: State

@@ -1,4 +1,4 @@
-"""The same jobs on a Ray cluster whose nodes share the folder of runs.
+"""Run jobs on a Ray cluster whose nodes share the folder of runs.
 
 A job of one worker is a task, which Ray starts again elsewhere when its worker or node is lost. A
 job of several is a TorchTrainer of Ray Train, which starts all of them again when one is lost; they

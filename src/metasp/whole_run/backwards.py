@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metasp import trees
 from metasp.events import StepTaken
 from metasp.influence.functional import Named, copies, differentiable_twice
 from metasp.influence.pseudo_step import Plan, make_plan
@@ -93,11 +94,10 @@ def copied_state(state: Any) -> Any:
 
 @dataclass
 class Derivatives:
-    """What the walk has found.
+    """Derivatives of the final losses for the weights of all examples.
 
     ids: of all examples (n,), ascending.
-    direct, replayed: derivatives of the final losses for their weights, (queries, n), by rows that
-        came with a step and by rows from the memory.
+    direct, replayed: (queries, n), by rows that came with a step and by rows from the memory.
     norms: of λ, (queries,), at the end of the run and before each update going backwards."""
 
     ids: Tensor
@@ -137,6 +137,8 @@ def walk(rerun: Rerun, queries: Sequence[Query], tell: Progress = lambda done: N
         found.norms.append(adjoint.norms)
         returns: dict[int, list[Named]] = defaultdict(list)
         model, total = copy.deepcopy(learner.model).train(), moments[-1].steps + 1
+        # Batched derivatives know no other layout.
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         number = first.count
         went_back(first.changes, number, adjoint, returns)
         for at in reversed(range(len(moments))):
@@ -191,7 +193,7 @@ def step_back(model: nn.Module, update: Recorded, after: Adjoint) -> tuple[Adjoi
     leaves = [params[name] for name in plan.params]
     ones = torch.ones_like(rows.weights).requires_grad_()
     with differentiable_twice(), batch_statistics(model) as (statistics, rates):
-        losses = rows.losses(call(model, rows.inputs))
+        losses = rows.losses(call(model, trees.each(Tensor.contiguous, rows.inputs)))
         loss = (ones * rows.weights * losses).sum()
         graded = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
     grads = {name: g for name, g in zip(plan.params, graded) if g is not None}
@@ -218,18 +220,9 @@ def products(
 ) -> tuple[Tensor, Sequence[Tensor | None]]:
     """Return goalsᵀ ∂outputs/∂ones (queries, r) and goalsᵀ ∂outputs/∂leaf (queries, *shape) of each
     leaf; None where nothing depends on it."""
-
-    def product(goals: Sequence[Tensor], batched: bool) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(
-            outputs, [ones, *leaves], goals, retain_graph=True, allow_unused=True,
-            is_grads_batched=batched,
-        )  # fmt: skip
-
-    if all(leaf.dim() <= 2 for leaf in leaves):  # torch cannot batch channels-last convolutions
-        slopes, *moved = product(goals, True)
-    else:
-        several = [product(one, False) for one in zip(*goals)]
-        slopes, *moved = (None if p[0] is None else torch.stack(p) for p in zip(*several))
+    slopes, *moved = torch.autograd.grad(
+        outputs, [ones, *leaves], goals, allow_unused=True, is_grads_batched=True
+    )
     assert slopes is not None
     return slopes, moved
 

@@ -1,4 +1,4 @@
-"""What a run would have come to without some of its examples: executed, not predicted."""
+"""Make a run again without some of its examples: executed, not predicted."""
 
 import json
 from collections.abc import Mapping, Sequence

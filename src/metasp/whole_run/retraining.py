@@ -1,4 +1,4 @@
-"""How far derivatives say what happens: by training again with other weights."""
+"""Check derivatives by training again with other weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from metasp.whole_run.backwards import Derivatives
 from metasp.whole_run.queries import Query, losses_of
 from metasp.whole_run.rerun import Progress, Rerun
 
-LIMIT = 0.7  # of the agreement; benchmarks/truth.txt says what lies above and below it
+LIMIT = 0.7  # of the agreement: a choice; recipes of benchmarks/truth.txt have .98 and .99
 DIRECTIONS = 6
 STEP = 0.1  # of each weight along a direction
 SHARE = 0.05  # of the examples that a group holds

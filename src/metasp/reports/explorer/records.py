@@ -160,8 +160,8 @@ def recorded(kept: Kept) -> Record:
 
 def on_given_labels(spec: RunSpec) -> bool:
     """Return whether the test labels are those of the user's own list, which may be wrong."""
-    own = spec.benchmark.startswith(("folder:", "csv:", "json:", "parquet:", "arrays:"))
-    return own and spec.test is None and spec.true_label_column is None
+    own_list = spec.benchmark.startswith(("folder:", "csv:", "json:", "parquet:", "arrays:"))
+    return own_list and spec.test is None and spec.true_label_column is None
 
 
 def score_columns(found: RunScores, shown: Array) -> dict[str, Any]:

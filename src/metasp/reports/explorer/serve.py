@@ -45,8 +45,8 @@ class PageHandler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
         elif same(parse_qs(urlsplit(self.path).query).get("key", [""])[0], self.key):
             self.send_response(HTTPStatus.SEE_OTHER)
-            kept = f"{self.cookie}={self.key}; HttpOnly; SameSite=Strict; Path=/"
-            self.send_header("Set-Cookie", kept)
+            cookie = f"{self.cookie}={self.key}; HttpOnly; SameSite=Strict; Path=/"
+            self.send_header("Set-Cookie", cookie)
             self.send_header("Location", "/")
             self.send_header("Referrer-Policy", "no-referrer")
             self.send_header("Content-Length", "0")
